@@ -69,18 +69,14 @@ def test_a_rank_that_exited_without_a_record_says_how(tmp_path, ranks_dir, exit_
     assert failure.kind == "error" and failure.message.startswith(expected)
 
 
-def test_a_hang_is_the_fault_of_the_rank_that_is_named(tmp_path, ranks_dir):
+def test_a_hang_is_the_fault_of_the_rank_that_is_named_and_a_rank_that_left_nothing_is_lost(tmp_path, ranks_dir):
     for rank in range(2):
         beats(ranks_dir, rank, STARTED)
     write(ranks_dir, "outcome.json", LaunchOutcome(status="hang", rank=1, reason="rank 1 stood still for 60 s"))
-    failures = [record.failure for record in collect(tmp_path, 2).ranks]
-    assert [f.kind for f in failures] == ["lost", "hang"]
-    assert failures[1].message == "rank 1 stood still for 60 s"
-
-
-def test_a_rank_that_left_nothing_is_lost_not_fine(tmp_path, ranks_dir):
-    (record,) = collect(tmp_path, 1).ranks
-    assert (record.finished, record.failure.kind, record.steps) == (False, "lost", ())
+    records = collect(tmp_path, 3).ranks
+    assert [record.failure.kind for record in records] == ["lost", "hang", "lost"]
+    assert records[1].failure.message == "rank 1 stood still for 60 s"
+    assert (records[2].finished, records[2].steps) == (False, ())
 
 
 def test_ranks_of_several_nodes_are_looked_up_in_each_agents_file(tmp_path, ranks_dir):

@@ -25,10 +25,6 @@ def committed(results, make_record):
     return commit
 
 
-def test_a_folder_that_is_not_there_holds_nothing(results):
-    assert inventory(results) == ()
-
-
 def test_a_committed_run_is_listed_with_its_outcome(committed, results):
     run_dir = committed(status="oom", failure="rank 0 ran out")
     [entry] = inventory(results)
@@ -42,18 +38,16 @@ def test_a_committed_run_is_listed_with_its_outcome(committed, results):
     assert entry.num_bytes == (run_dir / "record.json").stat().st_size
 
 
-def test_entries_come_oldest_first_and_links_are_not_followed(results, tmp_path):
+def test_entries_come_oldest_first_and_links_are_not_followed_and_weigh_nothing(results, tmp_path):
+    assert inventory(results) == ()
     for name in ("20260102T000000Z-b-00000000", "20260101T000000Z-a-11111111"):
         (results / "runs" / name).mkdir(parents=True)
     (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "large").write_bytes(b"x" * 1000)
     (results / "runs" / "20260103T000000Z-c-22222222").symlink_to(tmp_path / "elsewhere")
     assert [entry.recipe for entry in inventory(results)] == ["a", "b"]
-
-
-def test_links_weigh_nothing(results, tmp_path):
-    (tmp_path / "large").write_bytes(b"x" * 1000)
     run_dir = new_run_dir(results, "a")
-    (run_dir / "link").symlink_to(tmp_path / "large")
+    (run_dir / "link").symlink_to(tmp_path / "elsewhere" / "large")
     (run_dir / "file").write_bytes(b"x" * 10)
     assert file_sizes(run_dir) == (("file", 10),)
 
@@ -89,11 +83,8 @@ def test_an_edited_megatron_core_of_the_same_version_has_other_stamps_and_is_not
     assert "megatron" not in sys.modules
 
 
-def test_byte_code_is_no_input(checkout):
+def test_byte_code_is_no_input_and_a_file_that_is_not_there_has_a_stamp_too(checkout):
     before = list(tree_stamps(checkout))
     (checkout / "__pycache__" / "layer.pyc").touch()
     assert list(tree_stamps(checkout)) == before
-
-
-def test_a_file_that_is_not_there_has_a_stamp_too(tmp_path):
-    assert list(tree_stamps(tmp_path / "gone")) == [f"{tmp_path / 'gone'} none"]
+    assert list(tree_stamps(checkout / "gone")) == [f"{checkout / 'gone'} none"]

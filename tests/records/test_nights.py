@@ -41,13 +41,9 @@ def runs(night):
     ]
 
 
-def test_a_run_that_was_begun_is_there_without_a_record(night):
-    start(night, 0)
-    assert runs(night) == [(0, "repeat", "", None)]
-
-
-def test_a_run_that_was_started_again_counts_for_its_first_reason(night, make_record, make_spec):
+def test_a_run_that_was_begun_is_there_and_started_again_counts_for_its_first_reason(night, make_record, make_spec):
     start(night, 3, "retry", "run 0 ended by: port taken")
+    assert runs(night) == [(3, "retry", "run 0 ended by: port taken", None)]
     write_record(start(night, 3, "repeat"), make_record(make_spec(gpu="cpu")))
     assert runs(night) == [(3, "retry", "run 0 ended by: port taken", "ok")]
 
@@ -102,14 +98,11 @@ def test_cases_are_read_back_as_what_they_were(make_spec):
     assert plan.planned == (runs,)
 
 
-def test_an_entry_that_may_run_has_an_experiment():
+def test_an_entry_that_may_run_has_an_experiment_and_a_refused_one_a_reason(make_spec):
     with pytest.raises(ValidationError, match="spec"):
         PlannedCase.model_validate({"name": "dense", "repeats": 3})
     with pytest.raises(ValidationError, match="spec"):
         cell(PlannedCell, index=0)
-
-
-def test_an_entry_is_not_refused_without_a_reason(make_spec):
     with pytest.raises(ValidationError, match="refused"):
         RefusedCase(name="dense", spec=make_spec(), repeats=3, refused="")
     with pytest.raises(ValidationError, match="reason"):

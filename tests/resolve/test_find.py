@@ -17,23 +17,18 @@ def directory(tmp_path: Path) -> Path:
     return root
 
 
-def test_the_checkout_has_the_recipes():
-    assert recipes_dir() == Path(__file__).parents[2] / "recipes"
-
-
-def test_a_name_is_found_in_any_case():
+def test_a_name_is_found_in_any_case_in_the_checkout_and_a_missing_directory_is_reported(tmp_path: Path):
     assert find_recipe_file(" LLaMA3_8B ").label == "recipes/llama/llama3_8b.yaml"
+    assert recipes_dir() == Path(__file__).parents[2] / "recipes"
+    refused(lambda: recipes_dir(tmp_path / "none"), str(tmp_path / "none"))
 
 
-def test_finding_a_name_opens_no_file(directory: Path):
-    (directory / "llama" / "broken.yaml").write_text("a: [", encoding="utf-8")
-    assert find_recipe_file("gpt3_175b", directory).path == directory / "gpt" / "gpt3_175b.yaml"
-
-
-def test_suites_are_not_recipes(directory: Path):
+def test_finding_a_name_opens_no_file_and_suites_are_not_recipes(directory: Path):
     (directory / "suites").mkdir()
     (directory / "suites" / "nightly.yaml").write_text("a: 1\n", encoding="utf-8")
     assert [f.name for f in all_recipe_files(directory)] == ["gpt3_175b", "llama3_8b"]
+    (directory / "llama" / "broken.yaml").write_text("a: [", encoding="utf-8")
+    assert find_recipe_file("gpt3_175b", directory).path == directory / "gpt" / "gpt3_175b.yaml"
 
 
 @pytest.mark.parametrize(
@@ -76,13 +71,6 @@ def test_a_path_to_ones_own_file_works_and_its_family_is_checked(write):
 def test_the_name_inside_a_shipped_file_is_its_own(directory: Path):
     (directory / "llama" / "llama3_8b.yaml").rename(directory / "llama" / "other.yaml")
     refused(lambda: open_recipe("other", directory), "'llama3_8b'", "'other'")
-
-
-def test_a_missing_directory_is_reported(tmp_path: Path):
-    refused(lambda: recipes_dir(tmp_path / "none"), str(tmp_path / "none"))
-
-
-# Points per model of Megatron-Bridge's H100 performance recipes at 067f987.
 
 
 @pytest.mark.parametrize(

@@ -46,11 +46,6 @@ def read(write):
     return lambda *changes: read_suite(str(write(*changes, text=GOOD, name="mine.yaml")))
 
 
-def test_a_suite_is_called_like_its_file(read):
-    suite = read()
-    assert (suite.name, suite.title, suite.source) == ("mine", "Two models", "a test")
-
-
 def test_a_case_that_says_little_takes_the_defaults(read):
     dense = read().cases[0]
     assert dense.request == Request(
@@ -73,14 +68,13 @@ def test_what_a_case_says_wins_and_its_recompute_replaces_all_of_the_default(rea
     assert case.expected == ExpectedFailure(outcome="oom", until=date(2027, 1, 31), reason="the new allocator")
 
 
-def test_a_list_of_recompute_settings_is_one_case_each(read):
-    moe = read().cases[2:]
+def test_a_list_of_recompute_settings_is_one_case_each_and_a_name_is_made_from_what_the_request_says(read):
+    suite = read()
+    assert (suite.name, suite.title, suite.source) == ("mine", "Two models", "a test")
+    _, unnamed, *moe = suite.cases
+    assert unnamed.name == "llama3_8b.pretrain.8gpu.full-block-5"
     assert [case.name for case in moe] == ["moe.none", "moe.core_attn,mlp", "moe.full-uniform-1"]
     assert [case.request.recompute for case in moe] == ["none", "mlp,core_attn", "full:uniform:1"]
-
-
-def test_a_name_is_made_from_what_the_request_says(read):
-    assert read().cases[1].name == "llama3_8b.pretrain.8gpu.full-block-5"
     assert read(("  - name: moe\n    request", "  - request")).cases[2].name == "qwen3_30b_a3b.pretrain.none"
 
 
@@ -133,15 +127,12 @@ def test_a_fault_is_reported_at_its_line(read, row):
     refused(lambda: read((old, new)), *names, num=None)
 
 
-def test_two_cases_that_ask_for_the_same_are_refused_also_in_other_words(read):
+def test_two_cases_that_ask_for_the_same_or_differ_in_case_only_are_refused(read):
     same = (
         ("recompute_granularity: full\n      recompute_method: block\n      recompute_num_layers: 5", 'recompute: core_attn'),
         ('env: ["B=2"]', 'env: ["B=1", "A=1"]\n      compute_dtype: bf16'),
     )  # fmt: skip
     refused(lambda: read(*same), "cases[1].request: ", "line 11")
-
-
-def test_names_that_differ_in_case_only_are_one_folder_on_some_machines(read):
     changes = ("name: moe", "name: DENSE"), ('[none, "mlp,core_attn", "full:uniform:1"]', "none")
     refused(lambda: read(*changes), "cases[2].name: 'DENSE' ", "line 11")
 
@@ -170,24 +161,13 @@ def suite_of(*names):
     return Suite(name="mine", title="Mine", cases=tuple(cases))
 
 
-def names_of(suite):
-    return [case.name for case in suite.cases]
-
-
 MODELS = suite_of("llama3_8b.bf16", "llama3_8b.fp8_cs", "llama3_70b.bf16", "qwen3_30b_a3b.bf16")
 
 
-def test_patterns_name_cases_in_the_order_of_the_suite():
-    assert names_of(only(MODELS, ["qwen*", "llama3_*.bf16"])) == [
-        "llama3_8b.bf16", "llama3_70b.bf16", "qwen3_30b_a3b.bf16",
-    ]  # fmt: skip
-
-
-def test_a_pattern_stands_for_the_whole_name():
+def test_patterns_name_whole_cases_in_the_order_of_the_suite_and_one_that_names_none_its_neighbours():
+    found = only(MODELS, ["qwen*", "llama3_*.bf16"]).cases
+    assert [case.name for case in found] == ["llama3_8b.bf16", "llama3_70b.bf16", "qwen3_30b_a3b.bf16"]
     refused(lambda: only(MODELS, ["llama3_8b"]), "--only llama3_8b: ")
-
-
-def test_every_pattern_that_names_nothing_is_reported_with_its_neighbours():
     near, none = refused(lambda: only(MODELS, ["llama3_8b.bf1", "*.bf16", "zzz*"]), num=2)
     assert near.message.startswith("--only llama3_8b.bf1: ") and "llama3_8b.bf16" in near.remedy
     assert none.message.startswith("--only zzz*: ") and "llama3_8b.bf16, " in none.remedy

@@ -21,27 +21,24 @@ def shown_for(reports, *, terminal):
     return out.getvalue()
 
 
-def test_progress_leaves_nothing_behind_in_a_file():
+def test_a_terminal_gets_a_bar_that_counts_steps_and_goes_away_and_a_file_nothing():
+    shown = shown_for([("step", 5, 0.5, 3.0)], terminal=True)
+    assert [part for part in ("training", "6/12", "3.000 s left") if part not in shown] == []
+    assert shown.endswith("\x1b[2K")
     assert shown_for([("start", None, None, None), ("step", 0, 0.5, 5.5)], terminal=False) == ""
 
 
-def test_a_terminal_gets_a_bar_that_counts_steps_and_goes_away():
-    shown = shown_for([("step", 5, 0.5, 3.0)], terminal=True)
-    assert "training" in shown
-    assert "6/12" in shown
-    assert "3.000 s left" in shown
-    assert shown.endswith("\x1b[2K")
-
-
-def test_counting_draws_on_a_terminal_and_is_silent_on_a_pipe():
-    terminal, pipe = (io.StringIO(), io.StringIO())
-    for out, is_terminal in ((terminal, True), (pipe, False)):
+def test_counting_draws_on_a_terminal_unless_all_is_done_at_once_and_is_silent_on_a_pipe():
+    def shown(is_terminal, items, second):
+        out = io.StringIO()
         console = Console(file=out, force_terminal=is_terminal, width=80)
-        items = counted_off(console, "Reading logs", ["a", "b", "c"], clock=itertools.count(step=1.0).__next__)
-        assert list(items) == ["a", "b", "c"]
-    assert "Reading logs" in terminal.getvalue()
-    assert "2/3" in terminal.getvalue()
-    assert pipe.getvalue() == ""
+        clock = itertools.count(step=second).__next__
+        assert list(counted_off(console, "Reading logs", items, clock=clock)) == list(items)
+        return out.getvalue()
+
+    drawn = shown(True, ["a", "b", "c"], 1.0)
+    assert "Reading logs" in drawn and "2/3" in drawn
+    assert shown(False, ["a", "b", "c"], 1.0) == shown(True, range(1000), 0.0001) == ""
 
 
 def test_counting_shows_no_number_before_it_is_known():
@@ -54,15 +51,6 @@ def test_counting_shows_no_number_before_it_is_known():
     assert "Stages traced" in out.getvalue()
     assert "0/7" in out.getvalue()
     assert "?" not in out.getvalue().replace("\x1b[?25", "")
-
-
-def test_counting_draws_nothing_for_work_that_is_done_at_once():
-    out = io.StringIO()
-    console = Console(file=out, force_terminal=True, width=80)
-    assert list(counted_off(console, "Reading logs", range(1000), clock=itertools.count(step=0.0001).__next__)) == [
-        *range(1000)
-    ]
-    assert out.getvalue() == ""
 
 
 class Clock:
@@ -89,11 +77,8 @@ def piped(amount):
     return stream.getvalue().splitlines()
 
 
-def test_a_pipe_gets_a_line_for_each_finished_run_with_details():
+def test_a_pipe_gets_a_line_for_each_finished_run_with_details_only():
     assert piped("all") == ["[1/2] none: ok: 500 ms per step (6.000 s left)", "mlp is not tried", "[2/2] [mlp]: ok"]
-
-
-def test_a_pipe_gets_no_progress_without_details():
     assert piped("usual") == ["mlp is not tried"]
 
 

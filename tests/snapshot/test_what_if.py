@@ -48,11 +48,6 @@ def test_line_1_begins_with_what_needs_least(tmp_path, capsys):
     ]  # fmt: skip
 
 
-def test_a_predicted_step_is_not_asked_about_modules(asked):
-    answer = asked(layers(2) | {"predicted": "none, stage 0"}, "--without", "mlp", code=2)
-    assert "predicted" in answer["error"] and "--recompute" in answer["remedy"]
-
-
 def test_the_first_request_that_fails_on_the_device_is_named(asked):
     found = asked(holes().snapshot(), "--what_if", "expandable_segments:True", "--device_gib", "5")
     native, expandable = (row["failure"] for row in found["rows"])
@@ -89,16 +84,13 @@ def layers(count, *, first=0):
     return allocator.snapshot()
 
 
-def test_what_a_recomputed_module_saved_lives_for_one_layer_at_a_time(asked):
+def test_what_a_recomputed_module_saved_lives_for_one_layer_at_a_time_and_one_that_saves_nothing_is_named(asked):
     found = asked(layers(4), "--without", "mlp", "--without", "mlp,core_attn")
     assert [(row["without"], row["num_recomputed"]) for row in found["rows"]] == [
         ("", 0), ("mlp", 3), ("mlp,core_attn", 6),
     ]  # fmt: skip
     # Of four layers the last keeps its 100 MiB until its backward pass; then each has its own again.
     assert in_mib(found, "allocated_bytes") == [(630,), (330,), (180,)]
-
-
-def test_a_module_that_saves_nothing_is_named(asked):
     found = asked(layers(2), "--without", "moe", "--device_gib", "0.1")
     assert (found["rows"][1]["num_recomputed"], "moe" in found["notes"][0]) == (0, True)
     assert found["rows"][1]["failure"]["number"] == 2
@@ -119,6 +111,13 @@ def test_recorded_settings_are_the_first_row(asked):
     assert [row["settings"] for row in asked(snapshot, "--device_gib", "80")["rows"]] == ["expandable_segments:True"]
 
 
+def test_a_snapshot_without_a_history_and_modules_of_a_predicted_step_are_refused(asked):
+    snapshot = holes().snapshot() | {"device_traces": []}
+    assert "no history" in asked(snapshot, "--device_gib", "80", code=2)["error"]
+    answer = asked(layers(2) | {"predicted": "none, stage 0"}, "--without", "mlp", code=2)
+    assert "predicted" in answer["error"] and "--recompute" in answer["remedy"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -133,8 +132,3 @@ def test_recorded_settings_are_the_first_row(asked):
 def test_a_bad_value_is_refused_with_its_place(asked, arguments, said):
     answer = asked(holes().snapshot(), *arguments, code=2)
     assert answer["error"].startswith(said) and answer["remedy"]
-
-
-def test_a_snapshot_without_a_history_cannot_be_replayed(asked):
-    snapshot = holes().snapshot() | {"device_traces": []}
-    assert "no history" in asked(snapshot, "--device_gib", "80", code=2)["error"]
