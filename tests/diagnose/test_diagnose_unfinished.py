@@ -1,4 +1,4 @@
-"""`mbr-perf diagnose` on runs without a record: what their ranks left, and how mbr-perf itself ended."""
+"""`mbr-perf diagnose` on runs without a record: what their ranks left, and how mbr-perf itself ended; Ctrl-C while it reads."""
 
 import json
 import re
@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from harness.diagnose.run import stopped_by_ctrl_c
+from harness.foreign.logs.sources import Passage
 from harness.launch.processes import claim
 from harness.records.rank import OWNER, Failure, Heartbeat
 from tests.diagnose.conftest import FULL
@@ -99,3 +101,34 @@ def test_after_ctrl_c_the_answer_uses_the_logs_read_so_far():
         document = json.loads(process.stdout.read())
     assert (process.returncode, document["exit_code"], document["verdict"]["class"]) == (130, 130, "capacity")
     assert document["evidence"][0].startswith("Interrupted: ")
+
+
+class EndedError(Exception):
+    """Stands in for KeyboardInterrupt, which would end the other tests too."""
+
+
+def end(_number, _frame):
+    raise EndedError
+
+
+def ctrl_c():
+    signal.raise_signal(signal.SIGINT)
+
+
+@pytest.fixture(autouse=True)
+def _handler():
+    """Make Ctrl-C end the program, as outside of the reading."""
+    before = signal.signal(signal.SIGINT, end)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_the_first_ctrl_c_stops_the_reading_and_the_second_ends_the_program():
+    passage = Passage(num_bytes=2_500_000)
+    with stopped_by_ctrl_c(passage):
+        ctrl_c()
+        assert passage.is_stopped
+        with pytest.raises(EndedError):
+            ctrl_c()
+    assert len(passage.notes) == 1
+    assert "2.5 MB" in passage.notes[0]

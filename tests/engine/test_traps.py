@@ -1,6 +1,7 @@
-"""Traps of megatron-core that cannot be stepped into: the configuration or the type closes them."""
+"""Traps and defects of megatron-core: the configuration, the type or a rule closes them."""
 
 import pytest
+import torch
 from pydantic import ValidationError
 
 from harness.experiment.recompute import FullRecompute, SelectiveRecompute, parse_recompute
@@ -85,3 +86,26 @@ assert torch.cuda.Stream | None
 assert isinstance(torch.cuda.current_stream(), torch.cuda.Stream) and isinstance(torch.cuda.Stream(priority=-1), torch.cuda.Stream)
 """
     answer_of("-c", program)
+
+
+@pytest.mark.train
+def test_a_parameter_that_a_checkpoint_returns_becomes_the_checkpoints_own_output():
+    """Rule K28: `mlp` recompute returns (output, bias); from then on the bias's gradient re-runs the checkpoint."""
+    from harness.engine import cpu_backend
+
+    cpu_backend.block_transformer_engine()
+    from megatron.core.tensor_parallel.random import CheckpointFunction
+
+    bias = torch.nn.Parameter(torch.ones(3))
+
+    class Region(CheckpointFunction):
+        """The checkpoint without its RNG bookkeeping, which needs a process group."""
+
+        @staticmethod
+        def forward(ctx, run_function, *args):
+            with torch.no_grad():
+                return run_function(*args)
+
+    assert bias.is_leaf
+    Region.apply(lambda x: (x * 2, bias), torch.ones(3, requires_grad=True))
+    assert not bias.is_leaf

@@ -1,14 +1,14 @@
-"""Why a run differs from its golden: every recorded difference, with the metrics that it can have changed."""
+"""Why a run differs from its golden: every recorded difference, the metrics that it can have changed, and by how much."""
 
 from datetime import UTC, datetime
 
 import pytest
 
 from harness.experiment.experiment import PeftSpec
-from harness.explain.causes import explain
-from harness.explain.effects import EFFECTS, effect_of
+from harness.explain.causes import NOTHING, advice, explain, moved
+from harness.explain.effects import EFFECTS, effect_of, recompute
 from harness.explain.facts import golden_side, run_side
-from harness.explain.values import GROUPS
+from harness.explain.values import GROUPS, Cause, Change, MetricFit
 from harness.judge.promotion import promote
 from harness.records.golden import Difference, GoldenMetric, GoldenRecord, MeasuredOn
 from harness.records.rank import Device
@@ -234,3 +234,47 @@ def test_the_noise_of_single_runs_on_a_gpu_or_without_settings_is_unknown(make_r
         change = changes_of(explain(ours, there))["step_time_s"]
         assert change.change == pytest.approx(0.1)
         assert (change.noise, change.basis) == (None, "")
+
+
+def test_the_side_that_recomputes_more_takes_longer(make_record, make_spec):
+    all_of_it = make_spec(gpu="cpu", recompute="full:uniform:1")
+    more, none = run_side(make_record(all_of_it)), run_side(make_record(make_spec(gpu="cpu", recompute="none")))
+    found, back = recompute(more, none), recompute(none, more)
+    assert back.step_time == pytest.approx(1 / (1 + found.step_time) - 1)
+    assert recompute(more, more).step_time == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "is_moved"), [(NOTHING, True), (-NOTHING, True), (NOTHING * 0.99, False), (None, False)]
+)
+def test_two_thousandths_are_a_change(change, is_moved):
+    assert moved(Change("step_time_s", 1.0, 1.0, change)) is is_moved
+
+
+def made(name, fit):
+    differences, fits = (Difference(name, "b", "a", group="environment"),), (MetricFit("step_time_s", fit, ""),)
+    return Cause(name=name, differences=differences, says=fits, size="")
+
+
+SLOWER = (Change("step_time_s", 1.1, 1.0, 0.1, noise=0.01),)
+
+
+@pytest.mark.parametrize(
+    ("name", "fit", "word"),
+    [("cuDNN", "all", "cuDNN"), ("cuDNN", "no", "another node"), ("a slow rank", "all", "idle"),
+     ("a slow rank", "no", "another node")],
+)  # fmt: skip
+def test_the_advice_is_on_causes_that_can_explain_the_change(name, fit, word):
+    (advised,) = advice(SLOWER, (made(name, fit),), is_published=False)
+    assert word in advised
+
+
+def test_without_a_change_there_is_no_advice():
+    assert advice((Change("step_time_s", 1.0, 1.0, 0.0),), (made("cuDNN", "all"),), is_published=True) == ()
+
+
+def test_a_zero_is_no_value(make_record, make_rank, make_spec):
+    spec = make_spec(gpu="cpu")
+    ranks = tuple(make_rank(spec, rank, counted_flops_per_step=0) for rank in range(spec.num_gpus))
+    assert "counted_flops_per_step" in run_side(make_record(spec)).metrics
+    assert "counted_flops_per_step" not in run_side(make_record(spec, ranks=ranks)).metrics

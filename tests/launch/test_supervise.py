@@ -1,9 +1,10 @@
-"""A launch is followed to its end, and nothing of it outlives it; who began a failure, and what a peer does then."""
+"""A launch is followed to its end, and nothing of it outlives it; who began a failure, what a peer does then, and the sampler."""
 
 import json
 import os
 import re
 import signal
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -11,6 +12,8 @@ from dataclasses import replace
 import pytest
 
 from harness.launch.heartbeats import UNENDED, first_failure, port_was_taken, verdict
+from harness.launch.plan import Rendezvous
+from harness.launch.supervise import Peers
 from harness.records.collect import AgentRecord, LaunchOutcome, RankExit
 from tests.launch.conftest import all_gone, kill_agent_of, rank_pids, run, started_harness
 
@@ -194,3 +197,83 @@ def test_only_an_agent_that_could_not_listen_lost_its_port():
     assert port_was_taken(LaunchOutcome(status="failed", agent=taken))
     assert not port_was_taken(LaunchOutcome(status="failed", agent=AgentRecord(status="error", error="timeout")))
     assert not port_was_taken(LaunchOutcome(status="failed"))
+
+
+@pytest.fixture
+def plan(make_plan):
+    """The second of three nodes."""
+    plan = make_plan(rendezvous=Rendezvous(3, 1, "127.0.0.1", 29500, chosen_port=False))
+    (plan.run_dir / "ranks").mkdir(parents=True)
+    return plan
+
+
+def left(plan, node, text):
+    (plan.run_dir / "ranks" / f"outcome_node_{node:03d}.json").write_text(text)
+
+
+FAILED = LaunchOutcome(status="failed", reason="rank 5 was killed by SIGKILL").model_dump_json()
+
+
+@pytest.mark.parametrize(
+    ("node", "text"),
+    [(2, LaunchOutcome(status="ok").model_dump_json()), (1, FAILED), (0, FAILED[:15])],
+    ids=["ended well", "this node's own", "half a file"],
+)
+def test_what_is_no_bad_end_of_a_peer_stops_nobody(plan, node, text):
+    peers = Peers(plan, grace_s=0.0)
+    assert peers.reason_to_stop(1e9) == ""
+    left(plan, node, text)
+    assert [peers.reason_to_stop(now) for now in (1e9, 2e9)] == ["", ""]
+
+
+def test_a_node_that_ended_badly_stops_the_others_after_the_grace(plan):
+    peers = Peers(plan, grace_s=5.0)
+    assert peers.reason_to_stop(0.0) == ""
+    left(plan, 2, FAILED)
+    assert [peers.reason_to_stop(now) for now in (1.0, 5.9)] == ["", ""]
+    reason = peers.reason_to_stop(6.0)
+    assert [named for named in ("node 2 ", " 5 s ", "rank 5 ", "SIGKILL") if named not in reason] == []
+
+
+SAMPLER = """
+import json, os, pathlib, signal, sys, time
+out = pathlib.Path(sys.argv[sys.argv.index("--out") + 1])
+ranks_at_first_look = len(list(out.parent.glob("pid_*")))
+def finish(number, frame):
+    out.write_text(json.dumps({"at_start": ranks_at_first_look, "at_end": len(list(out.parent.glob("pid_*")))}))
+    sys.exit(0)
+signal.signal(signal.SIGTERM, finish)
+time.sleep(0.3)
+out.write_text("{}")
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def sampled(scripted, tmp_path):
+    """A plan with a sampler of this code; its script stands where the real one has `-m harness.engine.nvml`."""
+
+    def make(code, *options):
+        plan, script = scripted("ok"), tmp_path / "sampler.py"
+        script.write_text(code)
+        out = str(plan.run_dir / "ranks" / "nvml_n.json")
+        return replace(plan, sampler=(sys.executable, str(script), "sample", "--out", out, *options))
+
+    return make
+
+
+def test_the_sampler_looks_before_the_first_rank_and_after_the_last(sampled):
+    plan = sampled(SAMPLER)
+    outcome = run(plan)
+    assert (outcome.status, outcome.unwatched) == ("ok", None)
+    assert json.loads(plan.sampler_file.read_text()) == {"at_start": 0, "at_end": 2}
+
+
+def test_a_sampler_that_dies_does_not_stop_the_run_and_an_earlier_sample_is_not_taken_for_its_own(sampled):
+    plan = sampled("raise SystemExit('no driver')")
+    plan.sampler_file.parent.mkdir(parents=True)
+    plan.sampler_file.write_text("old")
+    outcome = run(plan)
+    assert outcome.status == "ok" and "code 1" in outcome.unwatched
+    assert plan.sampler_log.read_text() == "no driver\n"
+    assert not plan.sampler_file.exists()

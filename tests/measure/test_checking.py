@@ -52,22 +52,6 @@ def test_every_unknown_rule_in_force_is_named():
     refused(lambda: judged(force=("R9", "XYZ")), "--force R9: ", "--force XYZ: ", num=2)
 
 
-@pytest.mark.parametrize(
-    ("assume", "found"),
-    [("megatron-core=0.16.1", ["T08"]), ("megatron-core=0.17.0", [])],
-)
-def test_the_assumed_release_decides(assume, found):
-    checked = judged(assume=assume, recompute="full:uniform:3", num_layers=8)
-    assert ids(checked) == found
-    assert f"judged for {assume} (--assume)" in checked.notes
-
-
-def test_an_assumed_gpu_is_the_gpu_where_none_is_asked_for():
-    checked = judged(assume="megatron-core=0.19.2,transformer-engine=2.11,gpu=h100", gpu="")
-    assert (checked.spec.gpu, checked.sources["gpu"]) == ("h100", "--assume")
-    assert checked.spec.kernels.transformer_impl == "transformer_engine"
-
-
 def test_an_assumed_gpu_other_than_the_one_asked_for_is_a_warning():
     assert "RUN03" in ids(judged(assume="gpu=h100,transformer-engine=2.11", gpu="h200", point_gpu="h100"), "warning")
 
@@ -78,16 +62,12 @@ def test_a_job_of_many_nodes_is_judged_without_naming_them():
     assert "LAUNCH" not in ids(checked)
 
 
-def test_named_nodes_that_do_not_fit_are_findings():
-    checked = judged(gpu="h100", nodes=Nodes(nnodes=2, master_addr="node0"))
-    (finding,) = [f for f in checked.findings if f.id == "LAUNCH"]
-    assert finding.blocks and re.search(r"num_gpus 8 .* 2 x 8 = 16", finding.message)
-
-
-def test_an_unknown_launcher_is_a_finding():
-    checked = judged(launcher="torchrum")
-    (finding,) = [f for f in checked.findings if f.id == "LAUNCH"]
-    assert "--launcher 'torchrum': " in finding.message and "torchrun" in finding.fix
+def test_named_nodes_that_do_not_fit_and_an_unknown_launcher_are_findings():
+    nodes = judged(gpu="h100", nodes=Nodes(nnodes=2, master_addr="node0"))
+    launcher = judged(launcher="torchrum")
+    of_nodes, of_launcher = (next(f for f in checked.findings if f.id == "LAUNCH") for checked in (nodes, launcher))
+    assert of_nodes.blocks and re.search(r"num_gpus 8 .* 2 x 8 = 16", of_nodes.message)
+    assert "--launcher 'torchrum': " in of_launcher.message and "torchrun" in of_launcher.fix
 
 
 def test_variables_that_ranks_cannot_have_are_findings_together():

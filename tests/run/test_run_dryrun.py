@@ -30,10 +30,11 @@ def dry_run(mbr_perf, run_dir, *more):
     return answer.out
 
 
-def test_the_plan_is_printed_as_the_plan_renders_itself(mbr_perf, tmp_path):
+def test_the_plan_is_printed_as_the_plan_renders_itself_and_nothing_is_written_or_started(mbr_perf, tmp_path):
     expected = understood(tmp_path / "run").plan.render()
     assert f"--master-port={PORT}" in expected
-    assert expected in dry_run(mbr_perf, tmp_path / "run")
+    assert expected in dry_run(mbr_perf, tmp_path / "run", "--results_dir", tmp_path / "results")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_every_setting_is_listed_with_its_source(mbr_perf, tmp_path):
@@ -50,11 +51,6 @@ def test_line_1_says_what_would_run_and_q_prints_only_that(mbr_perf, tmp_path):
     whole, brief = (dry_run(mbr_perf, tmp_path / "run", *more) for more in ((), ("-q",)))
     assert brief.splitlines() == whole.splitlines()[:1]
     assert brief.startswith("Would run llama3_8b pretrain, fp32, 2 CPU ranks") and len(brief) <= 161
-
-
-def test_nothing_is_written_or_started(mbr_perf, tmp_path):
-    dry_run(mbr_perf, tmp_path / "run", "--results_dir", tmp_path / "results")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_json_document_is_the_same_plan(mbr_perf, tmp_path):

@@ -1,4 +1,4 @@
-"""scripts/bench-gate: its goals on fewer draws, and what it draws."""
+"""scripts/bench and scripts/bench-gate: what they conclude from samples, and what they draw."""
 
 import json
 from dataclasses import replace
@@ -86,3 +86,21 @@ def test_the_kept_result_names_every_goal_that_is_missed():
         assert row["missed"] == found + ["false_red"] * (row["false_red"] > kept["goals"]["false_red"])
     met = {row["name"] for row in kept["rows"] if not row["missed"]}
     assert {"runs vary by 1 %", "nights differ by 1 %", "nights differ by 1.3 %"} <= met
+
+
+def test_a_result_is_kept_with_its_machine(module, tmp_path):
+    result = module("result")
+    measured_on = {"processor": "A Processor", "num_cores": 2, "load_before": 3.5}
+    path = result.keep(tmp_path / "new", result.Result("x", "an x", 3.0, 2.0, "s", {"n": 5}), measured_on)
+    kept = json.loads(path.read_text())
+    assert path.name == "x.json"
+    assert (kept["value"], kept["goal"], kept["verdict"], kept["quiet"]) == (3.0, 2.0, "missed", False)
+    assert kept["machine"].pop("load_after") >= 0
+    assert kept["machine"] == measured_on
+    assert result.is_quiet(measured_on | {"load_before": 0.9})
+
+
+def test_noise_excuses_a_missed_goal_and_no_met_one(module):
+    result = module("result").Result
+    assert result("x", "an x", 1.0, 2.0, "s", {}, "busy").verdict == "met"
+    assert result("x", "an x", 3.0, 2.0, "s", {}, "busy").verdict == "inconclusive"

@@ -1,4 +1,4 @@
-"""Requests in words, figures with their units, and the values of JSON documents, whose keys tests/data/schemas pins."""
+"""Requests in words, and the values of JSON documents, whose keys tests/data/schemas pins."""
 
 import math
 from pathlib import Path

@@ -23,26 +23,16 @@ def _three_settings(judged) -> SweepVerdict:
     )
 
 
-def test_time_memory_and_price_are_against_the_control(three_settings):
+def test_time_memory_and_price_are_against_the_control_and_memory_rank_by_rank(three_settings):
     versus = three_settings.cell("mlp").vs_control
-
     assert versus.time_change == pytest.approx(0.10)
     assert versus.memory_saved_bytes == 10 * GIB
     assert versus.ms_per_gib_saved == pytest.approx(10.0)
     assert versus.ms_per_gib_saved_interval[0] < 10.0 < versus.ms_per_gib_saved_interval[1]
-
-
-def test_memory_is_saved_rank_by_rank(three_settings):
-    ranks = three_settings.cell("mlp").vs_control.ranks
-
-    assert [(rank.rank, rank.saved_bytes) for rank in ranks] == [(rank, 10 * GIB) for rank in range(8)]
-
-
-def test_a_price_is_undefined_where_no_memory_is_saved(three_settings):
-    versus = three_settings.cell("core_attn").vs_control
-
-    assert versus.ms_per_gib_saved is None
-    assert " (2.00 MiB)" in versus.ms_per_gib_saved_undefined
+    assert [(rank.rank, rank.saved_bytes) for rank in versus.ranks] == [(rank, 10 * GIB) for rank in range(8)]
+    nothing_saved = three_settings.cell("core_attn").vs_control
+    assert nothing_saved.ms_per_gib_saved is None
+    assert " (2.00 MiB)" in nothing_saved.ms_per_gib_saved_undefined
 
 
 def test_a_cell_that_another_beats_in_both_is_not_in_the_pareto_set(three_settings):

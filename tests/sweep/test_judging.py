@@ -65,23 +65,15 @@ def test_a_golden_file_for_none_of_the_cells_is_reported_and_inconclusive(cells,
     assert sweep_exit_code(verdict, gate, 0) is ExitCode.INCONCLUSIVE
 
 
-def test_an_accepted_difference_makes_the_file_one_for_all_cells(cells, golden_file, make_sweep):
-    gate = GateOptions(golden_values_path=golden_file("mlp"), accept_differences=("recompute",))
-    verdict = judge_sweep(make_sweep(cells(none=1.0, mlp=1.0)), gate)
-
-    assert all(cell.golden for cell in verdict.cells)
-
-
-def test_a_required_golden_is_required_of_every_cell(cells, golden_file, make_sweep):
-    gate = GateOptions(golden_values_path=golden_file("mlp"), require_golden=True)
-
-    assert sweep_exit_code(judge_sweep(make_sweep(cells(none=1.0, mlp=1.0)), gate), gate, 0) is ExitCode.INCONCLUSIVE
-
-
-def test_a_folder_of_goldens_has_to_hold_one_for_every_cell(cells, tmp_path, make_sweep):
-    gate = GateOptions(golden_values_path=tmp_path)
-
-    assert sweep_exit_code(judge_sweep(make_sweep(cells(none=1.0)), gate), gate, 0) is ExitCode.INCONCLUSIVE
+def test_a_required_golden_or_a_folder_of_goldens_has_to_hold_one_for_every_cell(
+    cells, golden_file, tmp_path, make_sweep
+):
+    required = GateOptions(golden_values_path=golden_file("mlp"), require_golden=True)
+    for gate in (required, GateOptions(golden_values_path=tmp_path)):
+        code = sweep_exit_code(judge_sweep(make_sweep(cells(none=1.0, mlp=1.0)), gate), gate, 0)
+        assert code is ExitCode.INCONCLUSIVE
+    accepting = GateOptions(golden_values_path=golden_file("mlp"), accept_differences=("recompute",))
+    assert all(cell.golden for cell in judge_sweep(make_sweep(cells(none=1.0, mlp=1.0)), accepting).cells)
 
 
 @pytest.mark.parametrize(("num_due", "code"), [(0, ExitCode.OK), (1, ExitCode.INCONCLUSIVE)])
@@ -107,19 +99,15 @@ def _oom(runs) -> Any:
     return build  # fmt: skip
 
 
-def test_an_out_of_memory_says_where_and_how_much(oom, runs, make_cell, make_sweep):
+def test_an_out_of_memory_says_where_and_how_much_and_of_a_control_it_leaves_a_recommendation(
+    oom, runs, make_cell, make_sweep
+):
     verdict = judge_sweep(make_sweep([make_cell("none", oom("none")), make_cell("mlp", runs("mlp", [1.1], 60))]))
     line = verdict.cell("none").oom
-
     assert verdict.cell("none").status == "oom"
     assert (line.rank, line.when, line.request_bytes) == (3, "in forward_backward of step 1", GIB)
     assert line.peak_allocated_bytes == 79 * GIB
     assert " (low)" in line.verdict
-
-
-def test_with_a_control_out_of_memory_nothing_is_compared_but_one_is_recommended(oom, runs, make_cell, make_sweep):
-    verdict = judge_sweep(make_sweep([make_cell("none", oom("none")), make_cell("mlp", runs("mlp", [1.1], 60))]))
-
     assert verdict.cell("mlp").vs_control is None
     assert " none " in verdict.cell("mlp").not_compared
     assert verdict.recommendation.cell == "mlp"

@@ -1,4 +1,4 @@
-"""`mbr-perf sweep` for real: nine settings of a dense and an MoE model, two ranks each, two of them out of memory."""
+"""`mbr-perf sweep` for real: nine settings of two models, two of them out of memory, and the shipped files for the CPU."""
 
 import json
 import signal
@@ -151,3 +151,37 @@ def test_a_mixture_of_experts_is_swept_and_an_inert_module_is_reported(tmp_path)
     }  # fmt: skip
     sizes = {cell["name"]: peak(cell) for cell in answer["cells"] if cell["metrics"]}
     assert sizes["full:uniform:1"] < sizes["moe"] < sizes["none"]
+
+
+OUT, PRUNED = "oom", "pruned"
+
+
+def statuses_of_file(tmp_path, name, *smaller):
+    """Exit code and status of every cell, the control called so."""
+    asked = ("sweep", "--file", name, "--results_dir", str(tmp_path), "--json")
+    command = [sys.executable, "-m", "harness.app", *asked]
+    with (tmp_path / "answer.json").open("w") as out:
+        done = subprocess.run(
+            [*command, *smaller], cwd=ROOT, stdout=out, stderr=subprocess.PIPE, timeout=580, check=False
+        )
+    answer = json.loads((tmp_path / "answer.json").read_text())
+    cells = {cell["name"]: cell["status"] for cell in answer["cells"]}
+    return done.returncode, {"control" if cell == answer["control"] else cell: cells[cell] for cell in cells}
+
+
+@pytest.mark.long
+def test_a_larger_micro_batch_needs_recompute_under_the_limit(tmp_path):
+    code, cells = statuses_of_file(tmp_path, "cpu_dense")
+    assert code == 0
+    assert cells == {
+        "control": "ok", "core_attn": "ok", "mlp": "ok", "full:uniform:1": "ok",
+        "mb=2": OUT, "core_attn mb=2": OUT, "mlp mb=2": "ok", "full:uniform:1 mb=2": "ok",
+        "mb=4": PRUNED, "core_attn mb=4": PRUNED, "mlp mb=4": "ok", "full:uniform:1 mb=4": "ok",
+    }  # fmt: skip
+
+
+@pytest.mark.long
+def test_layouts_and_an_environment_variable_are_varied_one_at_a_time(tmp_path):
+    code, cells = statuses_of_file(tmp_path, "cpu_layouts")
+    assert code == 0
+    assert cells == dict.fromkeys(("control", "tp=2", "pp=4", "vp=2", "env.MALLOC_ARENA_MAX=1"), "ok")

@@ -8,7 +8,6 @@ from harness.experiment.recompute import SelectiveRecompute
 from harness.experiment.rules.check import RULES, check
 from harness.experiment.rules.rule import Rule, Situation
 from harness.experiment.software import Software
-from tests.commands import refused
 
 
 def named(findings) -> set[tuple[str, str]]:
@@ -69,10 +68,6 @@ def test_a_forced_error_stays_visible_but_blocks_no_more(request_for):
     software = Software(megatron_core="0.16.1", transformer_engine="2.11")
     [finding] = check(spec, software, force=frozenset({"LORA01"}))
     assert (finding.severity, finding.overridden, finding.blocks) == ("error", True, False)
-
-
-def test_forcing_a_rule_that_does_not_exist_is_refused(request_for):
-    refused(lambda: check(request_for("dense"), Software(), force=frozenset({"RUN99"})), "RUN99: ")
 
 
 def test_a_misspelt_module_gets_a_suggestion(judge):
