@@ -3,8 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from harness.foreign.bridge_goldens import bridge_report
-from harness.foreign.golden import LOSS, MEMORY, THROUGHPUT, TIME_MS
+from harness.foreign.golden import LOSS, MEMORY, THROUGHPUT, TIME_MS, bridge_report
 from tests.imports.logs import memory_gb, step_time
 
 NUM_RANKS, GLOBAL_BATCH, STEPS = 32, 32, 20

@@ -7,8 +7,7 @@ from itertools import pairwise
 from statistics import median
 
 from harness.experiment.experiment import MIN_STEPS, MeasureSpec
-from harness.foreign.bridge_goldens import OF_THE_FIRST_REPORT, bridge_report
-from harness.foreign.golden import ForeignGolden, GoldenStep
+from harness.foreign.golden import OF_THE_FIRST_REPORT, ForeignGolden, GoldenStep, bridge_report
 from harness.foreign.log import ForeignLog, Iteration
 from harness.judge.compare import WindowOptions
 from harness.judge.gate import Comparison, Figure, Finding, Thresholds, Verdict, judge_figure, overall

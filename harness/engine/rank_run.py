@@ -16,8 +16,7 @@ from megatron.core.transformer.multi_token_prediction import get_mtp_ranks
 from harness.engine import cpu_backend, gpu_setup
 from harness.engine.config import has_weight_gradient_kernel, transformer_config
 from harness.engine.layer_plan import set_plan
-from harness.engine.memory import CpuMeter, CudaMeter, record_until_out_of_memory, recorded_step
-from harness.engine.memory_limit import limit_cuda
+from harness.engine.memory import CpuMeter, CudaMeter, limit_cuda, record_until_out_of_memory, recorded_step
 from harness.engine.model import build_chunks, wrap_ddp
 from harness.engine.rank_log import NonFiniteLossError, RankLog
 from harness.engine.read_back import read_back

@@ -11,7 +11,7 @@ from typing import Any
 from harness.errors import BadRequestError
 from harness.experiment.gpu import GPUS
 from harness.foreign import hf_fields
-from harness.foreign.hf_config import HfConfig, read_config
+from harness.foreign.hf_fields import HfConfig, read_config
 from harness.foreign.settings import rows_of_keys, settings_in
 from harness.foreign.words import Given, judge, unread
 from harness.records.strict_yaml import table_in

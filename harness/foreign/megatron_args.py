@@ -6,7 +6,7 @@ import re
 import shlex
 import sys
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
@@ -26,11 +26,10 @@ from harness.foreign.megatron_arguments import (
     other_models,
 )
 from harness.foreign.megatron_fields import REQUIRED, arguments_layer
-from harness.foreign.other_commands import refuse_others
-from harness.foreign.shell_script import Word, read_script
+from harness.foreign.shell_script import Script, Word, read_script
 from harness.foreign.words import Given
 from harness.records.reading import PlainValue, read_text
-from harness.records.strict_yaml import parse_yaml
+from harness.records.strict_yaml import parse_yaml, table_in
 from harness.resolve.options import options_layer
 from harness.resolve.recipe import STDIN, ForeignSource, Layer, Request, Setting
 from harness.units import shortened
@@ -261,3 +260,36 @@ def _complete_batch(layer: dict[str, Setting], request: Request) -> None:
     if len(counts) == len(sizes) + 1:
         copies = max(num_gpus // math.prod(counts[:-1]), 1)
         layer["batch.global_batch_size"] = Setting(copies * counts[-1], "default of Megatron-LM")
+
+
+_TABLE = table_in(Path(__file__).with_name("other_commands.yaml"))
+_TRAINERS = {name: re.compile(pattern, re.DOTALL) for name, pattern in _TABLE["trainers"].items()}
+_OPTION_OF = {name: option for option, names in _TABLE["options"].items() for name in names.split()}
+
+
+def refuse_others(script: Script) -> None:
+    """Raise BadRequestError for a command of another trainer, with the equivalent options."""
+    for words in script.commands:
+        text = " ".join(word.text for word in words)
+        whose = next((name for name, pattern in _TRAINERS.items() if pattern.search(f"{text} ")), None)
+        if whose is None:
+            continue
+        options = dict(_options(words))
+        sizes = {} if options.keys() - {"--hf"} else dict.fromkeys(("-ng", "-tp", "-pp", "-mb", "-gb", "-sl"), "N")
+        pairs = {"--hf": "MODEL", **options, **sizes, "-g": "h100"}.items()
+        line = shlex.join(word for pair in pairs for word in pair)
+        raise BadRequestError(
+            f"{script.label}:{words[0].line}: a command of {whose}, whose words mbr-perf does not read",
+            remedy=f"describe the job by options: mbr-perf plan {line}",
+        )
+
+
+def _options(words: list[Word]) -> Iterator[tuple[str, str]]:
+    for word, after in zip(words, [*words[1:], Word("", 0)], strict=True):
+        name, equals, value = word.text.lstrip("+").partition("=")
+        if not equals and (not name.startswith("--") or after.text.startswith("--")):
+            continue
+        name = name.lstrip("-").replace("-", "_")
+        option = _OPTION_OF.get(name) or _OPTION_OF.get(name.rpartition(".")[2] if "." in name else "")
+        if option and "$" not in (value or after.text):
+            yield option, value or after.text

@@ -6,8 +6,7 @@ from pathlib import Path
 from harness.errors import BadRequestError, os_errors_reported
 from harness.experiment.experiment import MeasureSpec
 from harness.explain.references import named
-from harness.foreign.bridge_goldens import Document, bridge_text
-from harness.foreign.golden import LOSS, OF_WHOLE_RUN, THROUGHPUT, TIME_MS
+from harness.foreign.golden import LOSS, OF_WHOLE_RUN, THROUGHPUT, TIME_MS, Document, bridge_text
 from harness.judge.derive import derive
 from harness.judge.plausible import doubts_of, impossible_golden
 from harness.judge.readings import window_of

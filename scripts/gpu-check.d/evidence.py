@@ -17,8 +17,7 @@ from harness.errors import BadRequestError, ExitCode, raise_all
 from harness.measure.provenance import git_commit
 from harness.records.folders import checkout_dir
 from harness.records.store import write_atomically
-from harness.results.archive import SUFFIX, archive
-from harness.results.shareable import Places
+from harness.results.archive import SUFFIX, Places, archive
 from harness.show.figures import ABSENT
 from harness.show.page import Column, Page, listing, table
 from harness.units import format_bytes, format_seconds

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from harness.diagnose.diagnosis import diagnose, recognised
-from harness.diagnose.timing import timed
+from harness.diagnose.of_log import timed
 from harness.failures.failure_scan import FailureScan
 from harness.failures.first_failure import failure_of
 from harness.foreign.logs.lines import LogLine

@@ -13,7 +13,7 @@ def _torch():
 
 @pytest.fixture
 def limit():
-    from harness.engine.memory_limit import CpuLimit
+    from harness.engine.memory import CpuLimit
 
     return CpuLimit
 
@@ -21,7 +21,7 @@ def limit():
 @pytest.fixture
 def too_much():
     """The error of a request that goes beyond the limit."""
-    from harness.engine.memory_limit import MemoryLimitError
+    from harness.engine.memory import MemoryLimitError
 
     return MemoryLimitError
 
