@@ -7,8 +7,7 @@ from statistics import fmean, median
 from typing import Literal
 
 from harness.history.series import Night
-from harness.judge.levels import DEVIATIONS, MIN_NIGHTS, levels, spread_around
-from harness.judge.statistics import welch
+from harness.judge.statistics import DEVIATIONS, MIN_NIGHTS, levels, spread_around, welch
 from harness.records.golden import Difference, differences
 from harness.records.metrics import Better
 from harness.show.json import Shown

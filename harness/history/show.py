@@ -10,7 +10,7 @@ from harness.history.changes import ChangeRow, Trend, change_text, changes, nota
 from harness.history.record import started
 from harness.history.series import Night, Series
 from harness.history.store import Addition
-from harness.judge.levels import MIN_NIGHTS
+from harness.judge.statistics import MIN_NIGHTS
 from harness.records.golden import Difference
 from harness.records.metrics import Metric
 from harness.show.figures import ABSENT, figure

@@ -19,7 +19,7 @@ from functools import cached_property
 from statistics import median
 
 from harness.judge.gate import Verdict, compare_values
-from harness.judge.levels import DEVIATIONS, MIN_NIGHTS, changes_around, levels, spread_around
+from harness.judge.statistics import DEVIATIONS, MIN_NIGHTS, changes_around, levels, spread_around
 from harness.nightly.values import Accident, CaseFinding, Evidence
 from harness.records.metrics import Metric
 from harness.units import format_percent, format_share

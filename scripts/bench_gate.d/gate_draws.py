@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from harness.judge.levels import changes_around, levels
+from harness.judge.statistics import changes_around, levels
 from harness.units import grouped
 
 CASES_PER_NIGHT = 50

@@ -7,7 +7,7 @@ import numpy as np
 from gate_draws import Drawn, Scenario
 
 from harness.judge.gate import Verdict
-from harness.judge.levels import MIN_NIGHTS
+from harness.judge.statistics import MIN_NIGHTS
 from harness.nightly.rule import Night, Reference, accident_in, judge_time
 from harness.nightly.values import Accident, CaseFinding
 from harness.records.metrics import BY_NAME

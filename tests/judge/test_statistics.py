@@ -5,11 +5,13 @@ import re
 
 import pytest
 
-from harness.judge.levels import levels, spread_around, step_before
 from harness.judge.readings import clock_doubts, device_used, is_victim
 from harness.judge.statistics import (
     half_width,
+    levels,
     relative_spread,
+    spread_around,
+    step_before,
     t_quantile,
     t_upper_tail,
     time_change,
