@@ -129,7 +129,7 @@ _CHANGE, _NOISE, _NOISE_RUNS = 1.5, 0.02, 4
 def _splits(samples: Sequence[Sample], num_places: int) -> _Splits:
     """Return the probabilities: two levels, not falling, with one unknown noise; all places equally likely before.
 
-    The change has Zellner's g-prior (1986), the noise an inverse chi-square one. The steps of nights (`judge.levels`)
+    The change has Zellner's g-prior (1986), the noise an inverse chi-square one. Steps of nights (`judge.statistics`)
     are a test that names one place or none; a search needs the probability of every place, also of unmeasured ones.
     """
     place, value = np.array([place for place, _ in samples]), np.array([value for _, value in samples])
