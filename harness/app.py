@@ -17,14 +17,7 @@ from harness.bisect import ask as bisect
 from harness.capture import ask as capture
 from harness.check import ask as check
 from harness.cli import completion
-from harness.cli.commands import (
-    App,
-    HelpedGroup,
-    JobCommand,
-    PlanCommand,
-    SweepCommand,
-    WholeShortOptions,
-)
+from harness.cli.commands import App, HelpedGroup, JobCommand, PlanCommand, SweepCommand, WholeShortOptions
 from harness.cli.help import LENGTH, tasks_text
 from harness.compare import ask as compare
 from harness.diagnose import ask as diagnose

@@ -20,15 +20,7 @@ from harness.launch.plan import free_port
 from harness.launch.warm import WarmParents
 from harness.records.collect import LaunchOutcome, outcome_of_node
 from harness.records.folders import closed_to_others
-from harness.records.job import (
-    ATTEMPTS,
-    JobAttempt,
-    JobRecord,
-    JobRun,
-    attempt_path,
-    read_job,
-    time_limit_note,
-)
+from harness.records.job import ATTEMPTS, JobAttempt, JobRecord, JobRun, attempt_path, read_job, time_limit_note
 from harness.records.store import RECORD, write_atomically, write_once
 from harness.records.strict_json import read_document
 from harness.show.page import AMOUNT

@@ -14,13 +14,7 @@ import sys
 from contextlib import suppress
 from types import TracebackType
 
-from harness.engine.process import (
-    UnforkableError,
-    die_with_parent,
-    end_now,
-    run_and_end,
-    why_not_forkable,
-)
+from harness.engine.process import UnforkableError, die_with_parent, end_now, run_and_end, why_not_forkable
 from harness.records.launch import Child
 
 # Arguments that torch may pass when it asks for the process of a rank.

@@ -5,14 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.errors import BadRequestError, nearest
-from harness.history.cases import (
-    CaseHistory,
-    Measured,
-    case_summaries,
-    explained,
-    golden_band,
-    named_case,
-)
+from harness.history.cases import CaseHistory, Measured, case_summaries, explained, golden_band, named_case
 from harness.history.changes import LEAST_OF_LEVEL, ChangePoint, change_points, trend
 from harness.history.chart import trend_picture
 from harness.history.record import HistoryRecord

@@ -9,15 +9,7 @@ from pathlib import Path
 
 from harness.errors import BadRequestError
 from harness.launch.crew import Crew, Interruption, interruption
-from harness.launch.heartbeats import (
-    UNENDED,
-    Ending,
-    Heartbeats,
-    Progress,
-    port_was_taken,
-    read_agent_record,
-    verdict,
-)
+from harness.launch.heartbeats import UNENDED, Ending, Heartbeats, Progress, port_was_taken, read_agent_record, verdict
 from harness.launch.plan import LaunchPlan, free_port
 from harness.launch.processes import adopt_orphans
 from harness.launch.warm import WarmParents, start_agent, start_process, started_afresh

@@ -14,14 +14,7 @@ from harness.judge.gate import WORST_FIRST, Outcome, Verdict, exit_code_of
 from harness.nightly.case import judge_case, suspected, worst_accident
 from harness.nightly.outcome import case_runs
 from harness.nightly.outlook import CaseOutlook
-from harness.nightly.values import (
-    SPEED,
-    CaseMaterial,
-    CaseVerdict,
-    NightVerdict,
-    SharedChange,
-    rules_of,
-)
+from harness.nightly.values import SPEED, CaseMaterial, CaseVerdict, NightVerdict, SharedChange, rules_of
 from harness.nightly.words import finding_of
 from harness.records.goldens import GoldenSearch, find_golden
 from harness.records.night import Case, NightCase, NightData, NightPlan

@@ -8,11 +8,7 @@ from pathlib import Path
 from harness.errors import BadRequestError, ManyProblemsError, closest, os_errors_reported
 from harness.experiment.experiment import ExperimentSpec
 from harness.records.folders import golden_dir
-from harness.records.golden import (
-    GoldenRecord,
-    golden_text,
-    setting_differences,
-)
+from harness.records.golden import GoldenRecord, golden_text, setting_differences
 from harness.records.reading import read_text
 from harness.records.redact import redact_shapes
 from harness.records.store import write_atomically

@@ -15,14 +15,7 @@ from harness.errors import BadRequestError, os_errors_reported
 from harness.experiment.frozen import Frozen
 from harness.experiment.gpu import SPARE
 from harness.experiment.software import Software
-from harness.records.batches import (
-    SWEEP_FOLDERS,
-    BatchLaunch,
-    Build,
-    EntryWords,
-    PlannedEntry,
-    read_events,
-)
+from harness.records.batches import SWEEP_FOLDERS, BatchLaunch, Build, EntryWords, PlannedEntry, read_events
 from harness.records.gating import GateOptions
 from harness.records.rank import SCHEMA_VERSION, SchemaVersion
 from harness.records.run import RunRecord

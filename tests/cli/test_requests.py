@@ -10,13 +10,7 @@ from typer.testing import CliRunner
 
 from harness.cli.cluster import cluster_request
 from harness.cli.commands import WholeShortOptions, spread, takes
-from harness.cli.options import (
-    ClusterLaunchOptions,
-    ExperimentOptions,
-    JudgeOptions,
-    LaunchOptions,
-    LocalLaunchOptions,
-)
+from harness.cli.options import ClusterLaunchOptions, ExperimentOptions, JudgeOptions, LaunchOptions, LocalLaunchOptions
 from harness.cli.requests import experiment_request, given_options, read, run_request
 from harness.launch.plan import Nodes
 from harness.records.gating import GateOptions, LaunchSettings

@@ -13,13 +13,7 @@ import pytest
 
 from harness.errors import RunFailedError
 from harness.records.folders import checkout_dir, results_dir
-from harness.records.store import (
-    new_run_dir,
-    read_run,
-    write_atomically,
-    write_once,
-    write_record,
-)
+from harness.records.store import new_run_dir, read_run, write_atomically, write_once, write_record
 from tests.commands import refused
 
 NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
