@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, settings
 
 from harness.experiment.effective import effective_recompute, settled_implementation
 from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.flops import model_flops_per_step
 from harness.experiment.recompute import parse_recompute
 from harness.history.record import HistoryFigure, HistoryRecord
-from harness.predict.flops import model_flops_per_step
 from harness.records.golden import GoldenMetric, GoldenRecord, MeasuredOn, golden_text, spec_like
 from harness.records.rank import Device, Failure, LayerRecompute, MemoryRecord, RankRecord, StepRecord, coordinates
 from harness.records.run import Provenance, RunRecord

@@ -5,7 +5,9 @@ MTP layer, ``L`` loss; ``|`` ends a stage; ``x*3`` and ``(xy|)*3`` repeat; comma
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import groupby
 
 from harness.errors import BadRequestError
 from harness.experiment.model import MOST, ModelSpec, ParallelismSpec
@@ -113,17 +115,15 @@ def chunks_of_layout(text: str, num_stages: int) -> int:
         return 1
 
 
-def uneven_layout(model: ModelSpec, pp: int, vp: int | None) -> str | None:
-    """Return stages of two lengths, the first ones and the last one, which has the loss, shorter; None if even."""
-    num_stages = pp * (vp or 1)
-    if model.num_layers % num_stages == 0 or pp == 1 or num_stages > model.num_layers:
-        return None
-    short, num_long = divmod(model.num_layers, num_stages)
-    lengths = [short + (num_stages - 1 - num_long <= i < num_stages - 1) for i in range(num_stages)]
-    stages = ["t" * length for length in lengths]
-    stages[0] = f"E{stages[0]}"
-    stages[-1] += "m" * (model.mtp_num_layers or 0) + "L"
-    return "|".join(stages)
+def write_layout(stages: Iterable[str]) -> str:
+    """Return the text of stages as :func:`parse_layout` returns them, the last of which alone has the loss.
+
+    >>> write_layout(("Ettt", "tt", "tt", "L"))
+    'Et*3|(tt|)*2L'
+    """
+    texts = (re.sub(r"(.)\1{2,}", lambda run: f"{run[1]}*{len(run[0])}", stage) for stage in stages)
+    groups = ((text, len([*same])) for text, same in groupby(texts))
+    return "".join(f"({text}|)*{count}" if count > 1 else f"{text}|" for text, count in groups).removesuffix("|")
 
 
 def cut_by_layout(model: ModelSpec, par: ParallelismSpec, text: str) -> Stages:

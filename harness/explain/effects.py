@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
+from harness.experiment import flops
 from harness.explain.values import Side
-from harness.predict import flops
 from harness.records.golden import Difference
 from harness.units import format_percent, grouped
 

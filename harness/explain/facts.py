@@ -5,16 +5,16 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 
+from harness.experiment import flops
 from harness.experiment.effective import effective_if_cut
 from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.flops import FORMULA_VERSION
 from harness.experiment.recompute import canonical_text, parse_recompute
 from harness.explain.values import ABSENT, IMAGE, NONE_SEEN, Key, Side
 from harness.judge.derive import derive
 from harness.judge.likeness import SOFTWARE, measured_on, own_devices
 from harness.judge.plausible import doubts_of, impossible_golden
 from harness.judge.readings import bare_uuid, rank_clocks
-from harness.predict import flops
-from harness.predict.flops import FORMULA_VERSION
 from harness.records.golden import GoldenRecord, Group, MeasuredOn, leaves, settings_of, spec_like
 from harness.records.metrics import METRICS, Metrics
 from harness.records.run import IMPORTED, DeviceSample, RunRecord

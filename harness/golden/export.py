@@ -5,12 +5,12 @@ from pathlib import Path
 
 from harness.errors import BadRequestError, os_errors_reported
 from harness.experiment.experiment import MeasureSpec
+from harness.experiment.flops import achieved_tflops, model_flops_per_step
 from harness.explain.references import named
 from harness.foreign.golden import LOSS, OF_WHOLE_RUN, THROUGHPUT, TIME_MS, Document, bridge_text
 from harness.judge.derive import derive
 from harness.judge.plausible import doubts_of, impossible_golden
 from harness.judge.readings import window_of
-from harness.predict.flops import achieved_tflops, model_flops_per_step
 from harness.records.golden import GoldenRecord
 from harness.records.run import RunRecord
 from harness.records.store import write_atomically

@@ -9,6 +9,7 @@ from statistics import median
 from typing import Literal
 
 from harness.errors import BadRequestError
+from harness.experiment.flops import achieved_tflops, model_flops_per_step
 from harness.failures.first_failure import FirstFailure, first_failure
 from harness.foreign.golden import ForeignGolden, GoldenStep, looks_like_bridge, looks_like_megatron_lm
 from harness.foreign.log import ForeignLog, Iteration, RankMemory
@@ -16,7 +17,6 @@ from harness.foreign.logs.sources import is_stream
 from harness.foreign.reader import opened_logs
 from harness.judge import readings
 from harness.judge.compare import require_repeats
-from harness.predict.flops import achieved_tflops, model_flops_per_step
 from harness.records.goldens import golden_file
 from harness.records.references import MARKS
 from harness.records.run import RunRecord

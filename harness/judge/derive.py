@@ -5,12 +5,12 @@ from dataclasses import replace
 from statistics import fmean, median
 from typing import Any
 
+from harness.experiment import flops
 from harness.experiment.experiment import NOT_DESCRIBED, ExperimentSpec, MeasureSpec
 from harness.judge import readings
 from harness.judge.coverage import Coverage, coverage_of
 from harness.judge.readings import Window, combined_clocks, rank_clocks, run_clocks
 from harness.judge.statistics import sample_stdev
-from harness.predict import flops
 from harness.records.metrics import METRICS, SUMMARY_METRICS, Metrics, Peak, Summary
 from harness.records.rank import RankRecord
 from harness.records.run import RunRecord

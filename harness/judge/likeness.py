@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 from harness.errors import BadRequestError, raise_all
 from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.flops import FORMULA_VERSION
 from harness.judge.coverage import coverage_of, measured_device
 from harness.judge.readings import bare_uuid, combined_clocks, rank_clocks, run_clocks
-from harness.predict.flops import FORMULA_VERSION
 from harness.records.golden import (
     ALL_KINDS,
     TIME_ONLY,

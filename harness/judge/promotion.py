@@ -6,6 +6,7 @@ from datetime import datetime
 
 from harness.errors import BadRequestError, raise_all
 from harness.experiment.experiment import MIN_STEPS, ExperimentSpec
+from harness.experiment.flops import FORMULA_VERSION
 from harness.experiment.recompute import canonical_text
 from harness.judge.coverage import coverage_of, measured_device
 from harness.judge.derive import combine, derive
@@ -13,7 +14,6 @@ from harness.judge.gate import default_thresholds
 from harness.judge.likeness import SOFTWARE, measured_on
 from harness.judge.plausible import doubts_of
 from harness.judge.statistics import relative_spread
-from harness.predict.flops import FORMULA_VERSION
 from harness.records.golden import (
     LEAST_VALUE,
     MOST_SPREAD,

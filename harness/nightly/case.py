@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from harness.errors import BadRequestError, ExitCode
+from harness.experiment.flops import FORMULA_VERSION
 from harness.history import series
 from harness.history.record import HistoryRecord, started
 from harness.judge.compare import compare_runs
@@ -15,7 +16,6 @@ from harness.nightly.outcome import bad_end, effective_runs, expectation, figure
 from harness.nightly.pairs import decided, judge_memory, judge_pairs
 from harness.nightly.rule import Night, Reference, accident_in, judge_time
 from harness.nightly.values import SPEED, Accident, CaseFinding, CaseMaterial, CaseRun, CaseVerdict, NightRules
-from harness.predict.flops import FORMULA_VERSION
 from harness.records.gating import GateOptions
 from harness.records.golden import Difference, GoldenRecord, MeasuredOn, differences
 from harness.records.metrics import BY_NAME, Metric, Metrics

@@ -14,6 +14,7 @@ from harness.predict.advice import WITHOUT_GRAPHS, asked_text, why_none
 from harness.predict.layouts import Sizes
 from harness.predict.ranges import ratio_error
 from harness.predict.search import Plan, Row, cost_of
+from harness.resolve.recipe import LAID_OUT
 from harness.resolve.sweep_file import SIZES
 from harness.show.page import GAP, Block, Code, Details, Line, Page, Section, Span, answer_line, details, listing
 from harness.show.progress import Counting
@@ -31,13 +32,13 @@ def layouts_page(planned: Planned, whose: str = "the recipe's") -> Page:
     best, first = planned.best, planned.made[0].plan
     missing = (f"{layout.name}: {why}" for layout in planned.layouts if (why := _why_missing(layout)))
     rows = [(layout.name, layout.plan, row) for layout in planned.made if (row := best_row(layout.plan))]
-    judged = best.plan if best else first
+    judged, settled = best.plan if best else first, (best or planned.made[0]).settled
     facts = request_facts(judged.spec, without=("Parallelism", "Recompute", "Fingerprint"))
     return Page(
         (
             *_table(rows, planned),
             listing(missing),
-            *limit_lines(judged, planned.notes),
+            *limit_lines(judged, settled.notes),
             *(_chosen(best, first, planned.made, whose) if best else ()),
             Details(len(facts.rows), "fact", (facts,)),
             details("note", [*other_notes(planned.notes), *_about(planned, [each.plan for each in planned.made])]),
@@ -241,10 +242,10 @@ def _next_step(found: Searched, request: PlanRequest) -> str:
 
 
 def _still_assumed(found: Searched) -> list[str]:
-    """Return the notes of the request without the micro-batch, which the search chose."""
+    """Return the notes of the request without what the search chose: the micro-batch and the pipeline's layout."""
     micro = f"micro {found.base.spec.batch.micro_batch_size}"
     notes = (re.sub(f"{micro}, |, {micro}(?=;)| -mb", "", note) for note in found.base.notes)
-    return [note for note in notes if micro not in note]
+    return [note for note in notes if micro not in note and not note.startswith(LAID_OUT)]
 
 
 def _extent(found: Searched, request: PlanRequest) -> tuple[str, str]:

@@ -7,10 +7,10 @@ from itertools import product
 from operator import attrgetter
 from typing import NamedTuple, Self
 
+from harness.experiment.balanced_layout import balanced_layout
 from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.flops import model_flops_per_step
 from harness.experiment.layout import num_virtual_stages
-from harness.experiment.layout_text import uneven_layout
-from harness.predict.flops import model_flops_per_step
 
 # A search tries no larger sizes: they only divide work that is already small.
 MOST_CP, MOST_MB, MOST_PP = 16, 8, 64
@@ -94,7 +94,7 @@ class Space:
     def settings(self, sizes: Sizes) -> tuple[str, ...]:
         """What a request must set beside the sizes: a layout of stages, and settings that these sizes cannot use."""
         wanted: dict[str, str | bool | None] = {
-            "parallelism.pipeline_model_parallel_layout": uneven_layout(self.spec.model, sizes.pp, sizes.vp),
+            "parallelism.pipeline_model_parallel_layout": balanced_layout(self.spec_of(sizes), sizes.pp, sizes.vp),
             "parallelism.num_layers_in_first_pipeline_stage": None,
             "parallelism.num_layers_in_last_pipeline_stage": None,
             "parallelism.account_for_embedding_in_pipeline_split": False,

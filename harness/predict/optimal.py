@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from harness.experiment.communication import Exchange
 from harness.experiment.experiment import ExperimentSpec
-from harness.predict.communication import Exchange
 from harness.predict.compose import ChunkCost, Parameters
 from harness.predict.mixes import Mix, Mixer
 from harness.predict.model_states import Adam

@@ -6,6 +6,7 @@ from typing import Literal
 
 from harness.experiment.effective import NO_SOFTWARE, Implementation, effective_recompute
 from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.flops import achieved_tflops, model_flops_per_step, recompute_flops_per_step, utilization
 from harness.experiment.optimizer_states import host_state_bytes
 from harness.experiment.software import Software
 from harness.predict.allocator_settings import asked_settings
@@ -13,7 +14,6 @@ from harness.predict.assumptions import Assumption, assumptions, band
 from harness.predict.compose import ChunkCost
 from harness.predict.device import OUTSIDE_ALLOCATOR_BYTES
 from harness.predict.experts import at_pace
-from harness.predict.flops import achieved_tflops, model_flops_per_step, recompute_flops_per_step, utilization
 from harness.predict.ledger import StageMemory, stage_memory
 from harness.predict.model_states import Adam, adam_of
 from harness.predict.ranges import CLASSES, ENOUGH_ROWS, WIDENED, ClassName, spread_of, spreads

@@ -4,12 +4,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import groupby
 
 from harness.experiment.effective import Implementation
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout import chunks
-from harness.experiment.layout_text import Chunk
+from harness.experiment.layout_text import Chunk, write_layout
 from harness.experiment.software import Software
 from harness.predict.fastest import Optimal, mixer_of, optimal
 from harness.predict.mixes import Made
@@ -107,16 +106,8 @@ class Splits:
 
 
 def layout_text(flat: Sequence[Chunk], sizes: Sizes) -> str:
-    """Return the split as `pipeline_model_parallel_layout`, equal stages in a row as ``(tt|)*3``."""
-    stages = (
-        "E" * chunk.has_embedding + _run("t", size) + _run("m", chunk.mtp_layers) + "L" * chunk.has_loss
+    """Return the split as `pipeline_model_parallel_layout`."""
+    return write_layout(
+        "E" * chunk.has_embedding + "t" * size + "m" * chunk.mtp_layers + "L" * chunk.has_loss
         for chunk, size in zip(flat, sizes, strict=True)
     )
-    groups = [(text, len([*same])) for text, same in groupby(stages)]
-    last, number = groups.pop()
-    groups += [(last, number - 1)] * (number > 1)
-    return "".join(f"({text}|)*{count}" if count > 1 else f"{text}|" for text, count in groups) + last
-
-
-def _run(code: str, number: int) -> str:
-    return f"{code}*{number}" if number > 2 else code * number

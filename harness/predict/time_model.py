@@ -8,9 +8,9 @@ from math import inf
 from pathlib import Path
 from typing import NamedTuple, get_args
 
+from harness.experiment.communication import Exchange, Group, extent, group_bandwidth
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import GPUS, PeakKey
-from harness.predict.communication import Exchange, Group, extent, group_bandwidth
 from harness.predict.compose import ChunkCost, Op, Parameters
 from harness.predict.experts import expert_launch_s
 from harness.predict.model_states import Adam, state_bytes

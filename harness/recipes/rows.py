@@ -6,6 +6,7 @@ from pathlib import Path
 
 from harness.errors import BadRequestError, Problems, nearest
 from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.flops import layer_flops
 from harness.experiment.gpu import GPUS
 from harness.experiment.model import BatchSpec, ParallelismSpec
 from harness.experiment.recompute import canonical_text
@@ -13,7 +14,6 @@ from harness.experiment.rules.check import check
 from harness.experiment.rules.rule import Finding
 from harness.experiment.rules.rulebook import Entry
 from harness.experiment.software import ASSUMED_MEGATRON_CORE, ASSUMED_TRANSFORMER_ENGINE, Software
-from harness.predict.flops import layer_flops
 from harness.resolve.find import RecipeFile, all_recipe_files, check_names, recipes_dir
 from harness.resolve.recipe import LEAVES, OperatingPoint, Recipe, build_spec
 from harness.resolve.recipe_file import load_recipe

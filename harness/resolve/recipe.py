@@ -48,8 +48,8 @@ class Setting:
 
 Layer = Mapping[str, Setting]
 
-ASSUMED, NO_EFFECT = "assumed", "no effect"
-"""How a note begins that names values which no source states, or a value that changes nothing."""
+ASSUMED, NO_EFFECT, LAID_OUT = "assumed", "no effect", "pipeline layout"
+"""How a note begins that names values which no source states, a value that changes nothing, or the layout in use."""
 
 
 def merge(*layers: Layer) -> dict[str, Setting]:

@@ -5,9 +5,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.errors import Problems
+from harness.experiment.balanced_layout import balanced_layout
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import GPUS
-from harness.experiment.layout_text import LayoutSyntaxError, parse_layout, uneven_layout
+from harness.experiment.layout import num_virtual_stages
+from harness.experiment.layout_text import LayoutSyntaxError, parse_layout, write_layout
 from harness.experiment.software import ALLOCATOR_NAMES
 from harness.records.reading import PlainValue
 from harness.resolve.find import open_recipe
@@ -16,6 +18,7 @@ from harness.resolve.options import options_layer, with_num_layers
 from harness.resolve.points import Choice, check_names, choose_point, data_parallel_size, weak_scaled
 from harness.resolve.recipe import (
     ASSUMED,
+    LAID_OUT,
     STDIN,
     Layer,
     OperatingPoint,
@@ -34,6 +37,8 @@ _FREQ = "model.moe.moe_layer_freq"
 _ATTENTION = ("model.window_attn_skip_freq", "model.no_rope_freq", "model.linear_attention.linear_attention_freq")
 _GBS = "batch.global_batch_size"
 _PP, _VP = "parallelism.pipeline_model_parallel_size", "parallelism.virtual_pipeline_model_parallel_size"
+_DEPTH = "model.num_layers"
+_SPLIT = (_PP, _VP, _DEPTH)
 _TP, _CP = "parallelism.tensor_model_parallel_size", "parallelism.context_parallel_size"
 _QUEUES = "env.CUDA_DEVICE_MAX_CONNECTIONS"
 
@@ -100,9 +105,9 @@ def resolve_recipe(recipe: Recipe, request: Request, *, starts: bool = False) ->
     assert choice is not None  # otherwise there were problems
     layer: Layer = merge(choice.point.layer, _identity(request, choice), options)
     layer = layer if starts else merge(_of_launcher(request, layer), layer)
-    layer, notes = _follow_num_layers(layer)
+    layer, notes = _follow_num_layers(layer), tuple[str, ...]()
     spec = problems.having(problems.tried(lambda: build_spec(layer, choice.point.place)))
-    for follow in (_follow_stages, _follow_context, _follow_queues, _follow_num_gpus):
+    for follow in (_follow_stages, _follow_alignment, _follow_context, _follow_queues, _follow_num_gpus):
         changed, note = follow(layer, spec, choice)
         if changed:
             layer = merge(layer, changed)
@@ -153,26 +158,20 @@ def _identity(request: Request, choice: Choice) -> Layer:
     return settings
 
 
-def _follow_num_layers(layer: Layer) -> tuple[Layer, tuple[str, ...]]:
-    """Apply a depth from the command line: the MoE pattern keeps its leading dense layers, a pipeline layout goes.
+def _follow_num_layers(layer: Layer) -> Layer:
+    """Apply a depth from the command line: the MoE pattern keeps its leading dense layers.
 
     Patterns of attention begin anew where they end.
     """
-    depth = layer.get("model.num_layers")
+    depth = layer.get(_DEPTH)
     if depth is None or not depth.from_command_line or not isinstance(depth.value, int) or depth.value < 1:
-        return layer, ()
-    changed: dict[str, Setting] = {}
-    notes: tuple[str, ...] = ()
-    for path in (_LAYOUT, _FREQ, *_ATTENTION):
-        setting = layer.get(path)
-        if setting is None or setting.from_command_line or not setting.value:
-            continue
-        if path == _LAYOUT:
-            changed[path] = Setting(None, depth.source)
-            notes = (f"{depth.source} {depth.value}: pipeline layout {setting.value} dropped, layers are split evenly",)
-        elif isinstance(setting.value, tuple):
-            changed[path] = Setting(_of_depth(path, setting.value, depth.value), depth.source)
-    return merge(layer, changed), notes
+        return layer
+    changed = {
+        path: Setting(_of_depth(path, pattern.value, depth.value), depth.source)
+        for path in (_FREQ, *_ATTENTION)
+        if (pattern := layer.get(path)) and isinstance(pattern.value, tuple) and not pattern.from_command_line
+    }
+    return merge(layer, changed)
 
 
 def _of_depth(path: str, pattern: tuple[PlainValue, ...], depth: int) -> tuple[PlainValue, ...]:
@@ -190,29 +189,34 @@ def _given(layer: Layer, path: str) -> bool:
 
 
 def _follow_stages(layer: Layer, spec: ExperimentSpec, _choice: Choice) -> _Followed:
-    """Drop the point's pipeline layout where -pp or -vp asks for another number of stages than it has."""
-    text, given = spec.parallelism.pipeline_model_parallel_layout, [path for path in (_PP, _VP) if _given(layer, path)]
-    if not text or not given or _given(layer, _LAYOUT) or _has_stages(text, spec, asks_vp=_VP in given):
+    """Replace the point's pipeline layout where options ask for another number of stages or layers than it has."""
+    text, given = spec.parallelism.pipeline_model_parallel_layout, [path for path in _SPLIT if _given(layer, path)]
+    if not text or not given or _given(layer, _LAYOUT) or _fits(text, spec, asks_vp=_VP in given):
         return {}, ""
-    pp, vp = spec.parallelism.pipeline_model_parallel_size, spec.parallelism.virtual_pipeline_model_parallel_size
-    new, source = uneven_layout(spec.model, pp, vp), layer[given[0]].source
-    changed = {_LAYOUT: Setting(new, source)}
-    if not vp and not _given(layer, _ALIGNED):
-        changed[_ALIGNED] = Setting(False, source)
+    p = spec.parallelism
+    new = balanced_layout(spec, p.pipeline_model_parallel_size, p.virtual_pipeline_model_parallel_size)
     why = " ".join(f"{layer[path].source} {layer[path].value or 'none'}" for path in given)
-    split = f"becomes {new}" if new else "dropped, layers are split evenly"
-    return changed, f"{why}: pipeline layout {text} {split}"
+    note = f"{LAID_OUT}: {new or 'even'} instead of {write_layout(parse_layout(text))} ({why})"
+    return {_LAYOUT: Setting(new, layer[given[0]].source)}, note
 
 
-def _has_stages(text: str, spec: ExperimentSpec, *, asks_vp: bool) -> bool:
-    """Return whether a layout has the stages that are asked for, or is none, which a rule refuses."""
+def _fits(text: str, spec: ExperimentSpec, *, asks_vp: bool) -> bool:
+    """Return whether a layout has the layers and stages that are asked for, or is none, which a rule refuses."""
     pp, vp = spec.parallelism.pipeline_model_parallel_size, spec.parallelism.virtual_pipeline_model_parallel_size
     try:
-        chunks, rest = divmod(len(parse_layout(text)), pp)
+        stages = parse_layout(text)
     except LayoutSyntaxError:
         return True
+    chunks, rest = divmod(len(stages), pp)
     wanted = (vp or 1) if vp or asks_vp or pp == 1 else chunks
-    return not rest and chunks == wanted
+    return not rest and chunks == wanted and "".join(stages).count("t") == spec.model.num_layers
+
+
+def _follow_alignment(layer: Layer, spec: ExperimentSpec, _choice: Choice) -> _Followed:
+    """Drop the point's ``align_param_gather``, which needs virtual stages, where -pp or -vp leaves none."""
+    given = [layer[path].source for path in _SPLIT if _given(layer, path)]
+    needed = num_virtual_stages(spec.parallelism) > 1 or not spec.ddp.align_param_gather
+    return ({}, "") if not given or needed or _given(layer, _ALIGNED) else ({_ALIGNED: Setting(False, given[0])}, "")
 
 
 def _follow_context(layer: Layer, spec: ExperimentSpec, choice: Choice) -> _Followed:

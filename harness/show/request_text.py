@@ -10,7 +10,7 @@ from harness.experiment.rules.rule import Finding
 from harness.experiment.user_buffers import UserBuffers
 from harness.launch.environment_rows import EXPORTS, STOPS
 from harness.records.run import RunRecord
-from harness.resolve.recipe import ASSUMED, NO_EFFECT
+from harness.resolve.recipe import ASSUMED, LAID_OUT, NO_EFFECT
 from harness.show.page import GAP, Column, Facts, Line, Listing, Table
 from harness.units import counted, grouped, sentence
 
@@ -177,7 +177,7 @@ def _leaves(value: object, path: str = "") -> Iterable[tuple[str, object]]:
         yield path, value
 
 
-_TOLD = (ASSUMED, NO_EFFECT)
+_TOLD = (ASSUMED, NO_EFFECT, LAID_OUT)
 
 
 def assumed_lines(notes: Sequence[str]) -> list[Line]:

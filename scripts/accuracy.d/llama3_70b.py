@@ -10,13 +10,13 @@ from page import Page, plain, sections, signed, table
 from published import on_te, predicted
 
 from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.flops import achieved_tflops
 from harness.experiment.recompute import parse_recompute
 from harness.experiment.rules.check import check
 from harness.experiment.software import Software
 from harness.launch.environment import Host
 from harness.launch.machine import software_for
 from harness.predict.device import device_needs
-from harness.predict.flops import achieved_tflops
 from harness.predict.ranges import class_of
 from harness.resolve.recipe import Request
 from harness.resolve.resolve import resolve

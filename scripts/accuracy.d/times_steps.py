@@ -14,11 +14,11 @@ from korthikanti import spec_of as paper_spec
 from harness.errors import HarnessError
 from harness.experiment.effective import NO_SOFTWARE, effective_recompute
 from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.flops import model_flops_per_step, recompute_flops_per_step
 from harness.experiment.recompute import parse_recompute
 from harness.launch.environment import Host
 from harness.predict.compose import ChunkCost, Op, Work
 from harness.predict.experts import at_pace
-from harness.predict.flops import model_flops_per_step, recompute_flops_per_step
 from harness.predict.search import Traces
 from harness.predict.stages import Composer
 from harness.predict.time_model import Efficiency, StepTime, generation_of, kind_of_step, likely_seconds, step_time

@@ -3,13 +3,13 @@
 import pytest
 
 from harness.errors import BadRequestError
+from harness.experiment.flops import FORMULA_VERSION
 from harness.history.cases import CaseHistory, GoldenBand, explained
 from harness.history.changes import ChangePoint, trend
 from harness.history.chart import trend_picture
 from harness.history.record import Occasion, history_record
 from harness.history.series import series_of
 from harness.judge.derive import derive
-from harness.predict.flops import FORMULA_VERSION
 from harness.records.metrics import BY_NAME
 from harness.show.figures import csv_text
 from harness.show.svg import svg_file

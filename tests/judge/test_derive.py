@@ -5,9 +5,9 @@ import re
 import pytest
 
 from harness.experiment.experiment import MeasureSpec
+from harness.experiment.flops import model_flops_per_step, recompute_flops_per_step
 from harness.judge.coverage import Coverage
 from harness.judge.derive import combine, derive, summarize
-from harness.predict.flops import model_flops_per_step, recompute_flops_per_step
 from harness.records.metrics import BY_NAME, Peak
 from harness.records.rank import Device, MemoryRecord
 from harness.records.run import DeviceSample, NodeSample

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from harness.errors import BadRequestError
+from harness.experiment.flops import model_flops_per_step
 from harness.judge.derive import derive
 from harness.judge.gate import Figure, Thresholds, Verdict, compare_values, default_thresholds, judge, judge_figure
 from harness.judge.likeness import Likeness
-from harness.predict.flops import model_flops_per_step
 from harness.records.metrics import METRICS
 from harness.records.rank import MemoryRecord, StepRecord
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from harness.experiment.communication import group_bandwidth
 from harness.experiment.gpu import GPUS
 from harness.experiment.model import MoeModel
-from harness.predict.communication import group_bandwidth
 from harness.predict.compose import ChunkCost, Parameters, PassSizes, Work
 from harness.predict.optimizer_time import COPY, host_seconds, muon_flops
 from harness.predict.time_model import (

@@ -189,9 +189,16 @@ def test_fewer_layers_keep_the_leading_dense_ones_and_drop_the_pipeline_layout()
         (
             "deepseek_v3",
             {"pipeline_model_parallel_size": 4, "virtual_pipeline_model_parallel_size": 4},
-            "Ettt|ttt|",
+            "Et*5|t*3|(t*4|)*13tmL",
             True,
         ),
+        (
+            "deepseek_v3",
+            {"pipeline_model_parallel_size": 32, "virtual_pipeline_model_parallel_size": "none"},
+            "Et|(tt|)*30mL",
+            False,
+        ),
+        ("deepseek_v3", {"num_layers": 40}, "Ett|(t|)*7", True),
     ],
 )
 def test_a_pipeline_layout_of_the_recipe_yields_to_another_number_of_stages(recipe, options, layout, aligned):

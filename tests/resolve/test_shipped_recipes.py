@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from harness.experiment.flops import model_flops_per_step
 from harness.experiment.layout import layout_problem
 from harness.experiment.rules.check import check
 from harness.experiment.software import Software
-from harness.predict.flops import model_flops_per_step
 from harness.recipes.rows import check_files, full_size, parameter_count
 from harness.resolve.find import all_recipe_files, load_recipe, recipes_dir
 from harness.resolve.recipe import build_spec

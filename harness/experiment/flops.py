@@ -20,7 +20,7 @@ from harness.experiment.recompute_plan import FULL, PlannedRecompute
 FORMULA_VERSION = "model-flops-1"
 
 _FLOPS_PER_MULTIPLY_ADD = 2
-_FORWARD_AND_BACKWARD = 3
+FORWARD_AND_BACKWARD = 3
 
 
 @dataclass(frozen=True)
@@ -82,15 +82,18 @@ def _visible_pairs(spec: ExperimentSpec, kind: LayerKind) -> int:
     return length**2
 
 
+def end_flops(spec: ExperimentSpec) -> tuple[int, int]:
+    """Return the forward FLOPs of MTP layers beside their transformer layers, and of all logits."""
+    model, num_mtp = spec.model, spec.model.mtp_num_layers or 0
+    per_token = _FLOPS_PER_MULTIPLY_ADD * spec.tokens_per_step * model.hidden_size
+    vocab_size = model.padded_vocab_size(spec.parallelism.tensor_model_parallel_size)
+    return num_mtp * per_token * (3 + 2 * model.hidden_size), (num_mtp + 1) * per_token * vocab_size
+
+
 def model_flops_per_step(spec: ExperimentSpec) -> int:
     """Forward and backward FLOPs of one optimizer step over all GPUs, under :data:`FORMULA_VERSION`."""
-    model, num_mtp = spec.model, spec.model.mtp_num_layers or 0
-    vocab_size = model.padded_vocab_size(spec.parallelism.tensor_model_parallel_size)
-    per_token = _FLOPS_PER_MULTIPLY_ADD * spec.tokens_per_step
-    layers = sum(_layer_totals(spec))
-    mtp_layers = num_mtp * (_mtp_layer(spec).total + per_token * (3 + 2 * model.hidden_size) * model.hidden_size)
-    logits = per_token * model.hidden_size * vocab_size * (num_mtp + 1)
-    return _FORWARD_AND_BACKWARD * (layers + mtp_layers + logits)
+    layers = sum(_layer_totals(spec)) + (spec.model.mtp_num_layers or 0) * _mtp_layer(spec).total
+    return FORWARD_AND_BACKWARD * (layers + sum(end_flops(spec)))
 
 
 def recompute_flops_per_step(spec: ExperimentSpec, effective: EffectiveRecompute) -> int:

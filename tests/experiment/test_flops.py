@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from harness.experiment.effective import effective_recompute
+from harness.experiment.flops import layer_flops, model_flops_per_step, recompute_flops_per_step
 from harness.experiment.model import ModelSpec
-from harness.predict.flops import layer_flops, model_flops_per_step, recompute_flops_per_step
 
 REFERENCE = json.loads((Path(__file__).parents[1] / "data/flops/model_flops.json").read_text())
 CASES = [pytest.param(case, id=f"{case['model']}-{case['seq_length']}") for case in REFERENCE["cases"]]
