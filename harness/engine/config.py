@@ -114,6 +114,7 @@ def _parallel(spec: ExperimentSpec) -> dict[str, Any]:
         "pipeline_model_parallel_size": p.pipeline_model_parallel_size,
         "virtual_pipeline_model_parallel_size": num_virtual_stages(p) if interleaved else None,
         "context_parallel_size": p.context_parallel_size,
+        "cp_comm_type": p.cp_comm_type,
         "expert_model_parallel_size": p.expert_model_parallel_size,
         "expert_tensor_parallel_size": p.expert_tensor_size,
         "sequence_parallel": p.sequence_parallel,

@@ -215,7 +215,7 @@ def config_after_init(config) -> dict[str, str]:
         "recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules",
         "distribute_saved_activations", "cuda_graph_impl", "cuda_graph_scope", "attention_backend", "fp8", "fp8_recipe",
         "gradient_accumulation_fusion", "sequence_parallel", "deallocate_pipeline_outputs", "overlap_p2p_comm",
-        "batch_p2p_comm",
+        "batch_p2p_comm", "cp_comm_type",
     )  # fmt: skip
     return {name: str(getattr(config, name)) for name in names if hasattr(config, name)}
 

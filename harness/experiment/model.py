@@ -295,6 +295,7 @@ class ModelSpec(Frozen):
 class ParallelismSpec(Frozen):
     """Parallel sizes in megatron-core's names. ``expert_tensor_parallel_size`` None means equal to TP.
 
+    ``cp_comm_type``: keys and values pass from rank to rank (p2p), or each rank takes all tokens of its heads (a2a).
     ``defer_embedding_wgrad_compute`` moves the output layer's weight gradients into the pipeline's flush, at most
     ``wgrad_deferral_limit`` micro-batches of them (0: all). Without ``deallocate_pipeline_outputs`` a stage keeps what
     it sent until the backward pass.
@@ -304,6 +305,7 @@ class ParallelismSpec(Frozen):
     pipeline_model_parallel_size: Gpus = 1
     virtual_pipeline_model_parallel_size: Layers | None = None
     context_parallel_size: Gpus = 1
+    cp_comm_type: Literal["p2p", "a2a"] = "p2p"
     expert_model_parallel_size: Gpus = 1
     expert_tensor_parallel_size: Gpus | None = None
     sequence_parallel: bool = False

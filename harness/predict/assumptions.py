@@ -76,10 +76,6 @@ ASSUMPTIONS = (
         lambda spec, impl: impl == "transformer_engine" and _may_lose_cudnn(spec), higher=0.04,
     ),
     Assumption(
-        "context parallelism: cp_comm_type p2p; a2a and all_gather need more memory and are not modelled",
-        lambda spec, _: spec.parallelism.context_parallel_size > 1,
-    ),
-    Assumption(
         "nccl_ub: registered NCCL buffers are not modelled",
         lambda spec, _: spec.ddp.nccl_ub, higher=0.02,
     ),

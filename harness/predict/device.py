@@ -97,7 +97,7 @@ def _groups(spec: ExperimentSpec) -> Iterator[Communicator]:
     yield Communicator("world", world, 1)
     yield Communicator("gradient norm", world if spec.optimizer.use_distributed_optimizer else tp * pp, 1)
     yield Communicator("tensor parallel", tp, 1)
-    yield Communicator("context parallel", cp, tp, "neighbours")
+    yield Communicator("context parallel", cp, tp, "neighbours" if p.cp_comm_type == "p2p" else "all-to-all")
     yield Communicator("data parallel", cp * spec.data_parallel_size, tp)
     yield Communicator("model parallel", tp * pp, 1 if tp > 1 else world // pp, together=tp if tp > 1 else 0)
     yield from _neighbours(spec)

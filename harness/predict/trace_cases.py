@@ -138,6 +138,7 @@ def _reduced(spec: ExperimentSpec, kind: LayerKind, implementation: Implementati
         parallelism=ParallelismSpec(
             tensor_model_parallel_size=p.tensor_model_parallel_size,
             context_parallel_size=p.context_parallel_size,
+            cp_comm_type=p.cp_comm_type if p.context_parallel_size > 1 else "p2p",
             expert_model_parallel_size=p.expert_model_parallel_size,
             expert_tensor_parallel_size=p.expert_tensor_size,
             sequence_parallel=p.sequence_parallel,

@@ -85,7 +85,7 @@ def _parallelism(spec: ExperimentSpec) -> str:
         "TP": p.tensor_model_parallel_size,
         "PP": p.pipeline_model_parallel_size,
         "VP": p.virtual_pipeline_model_parallel_size,
-        "CP": p.context_parallel_size,
+        "CP": f"{p.context_parallel_size}{' (a2a)' * (p.context_parallel_size > 1 and p.cp_comm_type == 'a2a')}",
         "EP": p.expert_model_parallel_size if spec.model.moe else None,
         "DP": spec.data_parallel_size,
     }

@@ -125,6 +125,8 @@ def test_gradients_and_optimizer_follow_the_spec(engine):
     deferred = {"defer_embedding_wgrad_compute": True, "wgrad_deferral_limit": 22, "pipeline_model_parallel_size": 2}
     fields = engine._parallel(shapes.experiment(shapes.DENSE, num_gpus=2, **deferred))
     assert {name: fields[name] for name in deferred} == deferred
+    by_heads = shapes.experiment(shapes.DENSE, num_gpus=2, context_parallel_size=2, cp_comm_type="a2a")
+    assert engine._parallel(by_heads)["cp_comm_type"] == "a2a"
     spec = shapes.experiment(shapes.DENSE)
     ddp = spec.ddp.model_copy(update={"overlap_grad_reduce": True, "average_in_collective": True})
     optimizer = spec.optimizer.model_copy(update={"lr": 0.5, "clip_grad": 2.0, "use_distributed_optimizer": False})

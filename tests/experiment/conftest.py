@@ -13,6 +13,7 @@ SHORT = {
     "pp": "parallelism.pipeline_model_parallel_size",
     "vp": "parallelism.virtual_pipeline_model_parallel_size",
     "cp": "parallelism.context_parallel_size",
+    "comm": "parallelism.cp_comm_type",
     "ep": "parallelism.expert_model_parallel_size",
     "etp": "parallelism.expert_tensor_parallel_size",
     "sp": "parallelism.sequence_parallel",

@@ -18,6 +18,7 @@ CHANGED = {
     "model.yarn": YarnModel(),
     "model.moe.moe_shared_expert_gate": True,
     "parallelism.deallocate_pipeline_outputs": False,
+    "parallelism.cp_comm_type": "a2a",
     "kernels.cross_entropy_fusion_impl": "native",
     "env": {"NCCL_ALGO": "Ring"},
     "peft": PeftSpec(),

@@ -73,6 +73,12 @@ def test_groups_are_those_that_a_step_uses(deepseek, make_spec):
     assert communicators(make_spec(gpu="cpu")) == ()
 
 
+@pytest.mark.parametrize(("kind", "traffic"), [("p2p", "neighbours"), ("a2a", "all-to-all")])
+def test_context_parallel_ranks_connect_as_they_communicate(make_spec, kind, traffic):
+    groups = communicators(make_spec(parallelism={"context_parallel_size": 2, "cp_comm_type": kind}))
+    assert [group.traffic for group in groups if group.name == "context parallel"] == [traffic]
+
+
 def test_deepep_buffers_grow_with_the_group(deepseek):
     flex = {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": "deepep"}
     token = 2 * 7168 + 128 * 16 + 8

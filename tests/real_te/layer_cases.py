@@ -12,6 +12,7 @@ PRECISIONS = {
 # Kind of layer -> builder in the models shared with the tracer's tests, layer kind of the trace, its other options.
 KINDS = {
     "dense": ("llama", "dense", {}),
+    "all_to_all": ("llama_by_heads", "dense", {}),
     "qk_layernorm": ("qwen", "dense", {}),
     "qk_layernorm_moe": ("qwen_moe", "moe", {}),
     "moe": ("mixtral", "moe", {}),

@@ -31,6 +31,11 @@ def test_a_request_is_shown_in_five_lines(make_spec):
     ]
 
 
+def test_context_parallelism_by_all_to_all_is_named(make_spec):
+    cut = {"context_parallel_size": 2, "cp_comm_type": "a2a"}
+    assert request_rows(make_spec(parallelism=cut))[1] == ("Parallelism", "TP 1, PP 1, CP 2 (a2a), DP 16")
+
+
 def test_rows_of_a_request_can_be_left_out(make_spec):
     facts = request_facts(make_spec(), without=("Recompute", "Batch"))
     assert [name for name, _ in facts.rows] == ["Recipe", "Parallelism", "Fingerprint"]

@@ -291,6 +291,7 @@ def stage_spec(case: TraceCase, implementation: Implementation) -> ExperimentSpe
     parallelism = ParallelismSpec(
         tensor_model_parallel_size=p.tensor_model_parallel_size,
         context_parallel_size=p.context_parallel_size,
+        cp_comm_type=p.cp_comm_type,
         expert_model_parallel_size=p.expert_model_parallel_size,
         expert_tensor_parallel_size=p.expert_tensor_parallel_size,
         sequence_parallel=p.sequence_parallel,

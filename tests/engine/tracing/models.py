@@ -75,6 +75,11 @@ def llama(recompute="none", **options):
     return experiment(LLAMA3_70B, recompute, **{"tensor_model_parallel_size": 4, **options})
 
 
+def llama_by_heads(recompute="none", **options):
+    """The same model on two context-parallel ranks that exchange tokens for heads."""
+    return llama(recompute, **{"context_parallel_size": 2, "cp_comm_type": "a2a", **options})
+
+
 def lora(recompute="none", of=llama, **options):
     """The job of ``of`` with adapters of rank 16 beside all four kinds of linear layers."""
     return of(recompute, **options).model_copy(update={"task": "peft", "peft": PeftSpec(dim=16)})

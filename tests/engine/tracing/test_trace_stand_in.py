@@ -37,6 +37,8 @@ def cases_of(models):
     yield case("uniform:2", models.llama("full:uniform:2"), num_layers=2)
     yield case("distributed", models.llama("full:uniform:1:distributed", sp=False))
     yield case("cp", models.llama(seq=2 * TOKENS, context_parallel_size=2))
+    for recompute in ("none", "core_attn"):
+        yield case(f"a2a/{recompute}", models.llama_by_heads(recompute, seq=2 * TOKENS))
     for num_layers in (1, 2):
         away = {"offload": OffloadSpec(cpu_offloading_num_layers=1)}
         yield case(f"offloaded/{num_layers}", models.llama().model_copy(update=away), num_layers=num_layers)
@@ -192,6 +194,25 @@ def test_whole_layers_keep_what_their_method_says(chunks):
 def test_context_parallelism_halves_the_sequence(chunks):
     one_more_generator_state = 16
     assert chunks["cp"].saved_bytes == chunks["llama/none"].saved_bytes + one_more_generator_state
+
+
+def test_all_to_all_keeps_the_output_as_computed_and_as_sent_back(chunks):
+    assert chunks["a2a/none"].saved_bytes == chunks["llama/none"].saved_bytes + 2 * TOKENS * QUERY
+
+
+def test_all_to_all_sends_queries_keys_values_and_output_in_every_pass_and_attention_waits(chunks):
+    half = (2 * TOKENS * QUERY, 2 * TOKENS * KEY)  # of each tensor a rank keeps its own half
+    assert sent_by(chunks["a2a/none"]) == {phase: sum(half) for phase in ("forward", "backward")}
+    assert sent_by(chunks["a2a/core_attn"]) == {phase: sum(half) for phase in ("forward", "recompute", "backward")}
+
+
+def sent_by(chunk):
+    sent = {}
+    for op in chunk.ops:
+        if op.comm_group == "cp":
+            assert not op.overlapped
+            sent[op.phase] = sent.get(op.phase, 0) + op.comm_bytes
+    return sent
 
 
 def test_flash_attention_copies_its_output_where_the_batch_is_not_one(chunks):

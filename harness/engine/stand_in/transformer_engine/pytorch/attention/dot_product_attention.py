@@ -1,6 +1,7 @@
 """DotProductAttention: its kernel, the memory layout of Q, K and V, and what it saves (2.11)."""
 
 import os
+from itertools import islice
 from math import sqrt
 
 import torch
@@ -36,8 +37,14 @@ class _Fused(torch.autograd.Function):
         return *grads, None, None if sinks is None else torch.empty_like(sinks), None
 
 
-def fused_attention(query, key, value, *, batch_first: bool = False, sinks=None, window=(-1, -1)):
-    """[s, b, h, d] (or [b, s, h, d]) -> [s, b, h, d_v]; ``sinks``: one learnt logit per head [1, h, 1, 1], or None."""
+def fused_attention(query, key, value, *, batch_first: bool = False, sinks=None, window=(-1, -1), group=None):
+    """[s, b, h, d] (or [b, s, h, d]) -> [s, b, h, d_v]; ``sinks``: one learnt logit per head [1, h, 1, 1], or None.
+
+    ``group``: the ranks that share a sequence and exchange tokens for heads.
+    """
+    if group is not None:
+        sinks = None if sinks is None else sinks[:, : sinks.shape[1] // group.size()].clone()
+        return _AllToAll.apply(group, query, key, value, batch_first, sinks, window)
     return _Fused.apply(query, key, value, batch_first, sinks, window)
 
 
@@ -126,6 +133,66 @@ def ring_attention(query, key, value, group):
     return _Ring.apply(query, key, value, group)
 
 
+class _AllToAll(torch.autograd.Function):
+    """Every rank attends to the whole sequence with its share of the heads (2.11 `AttnFuncWithCPAndQKVOA2A`)."""
+
+    @staticmethod
+    def forward(ctx, group, query, key, value, batch_first, *options):
+        ctx.group = group
+        own = _to_heads((query, key, value), group, int(batch_first))
+        return _to_tokens((_Fused.forward(ctx, *own, batch_first, *options),), group, int(batch_first))[0]
+
+    @staticmethod
+    def backward(ctx, grad):
+        own = _to_heads((grad,), ctx.group, int(ctx.batch_first))
+        *grads, batch_first, sinks, window = _Fused.backward(ctx, *own)
+        return None, *_to_tokens(grads, ctx.group, int(ctx.batch_first)), batch_first, sinks, window
+
+
+def _to_heads(tensors, group, length):
+    """Each [s / ranks, b, h, d] -> [s, b, h / ranks, d]; ``length``: the dimension of s."""
+
+    def pack(tensor):
+        return _copy(tensor.unflatten(-2, (group.size(), -1)).movedim(-3, 0))
+
+    def unpack(whole):  # one kernel orders the pieces of the sequence, of which every rank has two
+        return _copy(whole.movedim(0, length)).flatten(length, length + 1)
+
+    return _exchanged(tensors, group, pack, unpack, ahead=0)
+
+
+def _to_tokens(tensors, group, length):
+    """Invert :func:`_to_heads`."""
+
+    def pack(whole):
+        return _copy(whole.unflatten(length, (group.size(), -1)).movedim(length, 0))
+
+    def unpack(tensor):
+        return _copy(tensor.movedim(0, -3)).flatten(-3, -2)
+
+    return _exchanged(tensors, group, pack, unpack, ahead=1)
+
+
+def _copy(tensor):
+    return tensor.clone(memory_format=torch.contiguous_format)
+
+
+def _exchanged(tensors, group, pack, unpack, ahead):
+    """Exchange one tensor after another, which attention waits for; packed copies live until the last has arrived.
+
+    ``ahead``: the copies that are packed before the first is sent.
+    """
+    packing = map(pack, tensors)
+    packed, travelling, arrived = [*islice(packing, ahead)], [], []
+    for number in range(len(tensors)):
+        packed += islice(packing, 1)
+        travelling.append(torch.empty_like(packed[number]))
+        active().send(tensor_bytes(packed[number]) * (group.size() - 1) // group.size(), "cp", overlapped=False)
+        if number:
+            arrived.append(unpack(travelling.pop(0)))
+    return [*arrived, unpack(travelling.pop())]
+
+
 def fitted(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Q, K and V in a layout that kernels take: as they are, or all three copied (2.11 `get_qkv_layout`).
 
@@ -166,6 +233,7 @@ class DotProductAttention(torch.nn.Module):
         self.num_attention_heads = num_attention_heads
         self.softmax_scale = softmax_scale or 1 / sqrt(width)
         self.dropout, self.cp_group, self.window = attention_dropout, cp_group, options.get("window_size") or (-1, -1)
+        self.has_ring = options.get("cp_comm_type") != "a2a"
         self.softmax_offset = None
         if options.get("softmax_type") == "learnable":
             heads = num_attention_heads // options["tp_size"]
@@ -178,16 +246,17 @@ class DotProductAttention(torch.nn.Module):
     def forward(self, query, key, value, _attention_mask=None, **_options):
         """The mask is causal; Q, K and V may have their own widths and numbers of heads."""
         query, key, value = fitted(query, key, value)
-        if self.cp_group is not None and self.cp_group.size() > 1:
-            out = ring_attention(query, key, value, self.cp_group)
+        group = self.cp_group if self.cp_group is not None and self.cp_group.size() > 1 else None
+        if group is not None and self.has_ring:
+            out = ring_attention(query, key, value, group)
         elif _allowed("UNFUSED") and not _allowed("FUSED") and not _allowed("FLASH"):
             out = unfused_attention(query, key, value, self.softmax_scale, self.dropout)
         elif _allowed("FLASH") and not _allowed("FUSED"):
-            out = flash_attention(query, key, value, self.window)
+            out = flash_attention(query, key, value, self.window, group)
         else:
             sinks = self.softmax_offset
             sinks = None if sinks is None else sinks.reshape(1, -1, 1, 1).to(torch.float32)
-            out = fused_attention(query, key, value, sinks=sinks, window=self.window)
+            out = fused_attention(query, key, value, sinks=sinks, window=self.window, group=group)
         return out.reshape(out.shape[0], out.shape[1], -1)
 
 
@@ -195,10 +264,10 @@ def _allowed(backend: str) -> bool:
     return os.environ.get(f"NVTE_{backend}_ATTN", "1") == "1"
 
 
-def flash_attention(query, key, value, window):
+def flash_attention(query, key, value, window, group=None):
     """flash-attn wants the batch outside: everything is copied for it, and its output back, unless the batch is one."""
     swapped = [t.transpose(0, 1).contiguous() for t in (query, key, value)]
-    return fused_attention(*swapped, batch_first=True, window=window).transpose(0, 1).contiguous()
+    return fused_attention(*swapped, batch_first=True, window=window, group=group).transpose(0, 1).contiguous()
 
 
 class _MaskedSoftmax(torch.autograd.Function):
