@@ -81,6 +81,23 @@ def _fused_plain_rope(s: Situation) -> Values | None:
     return found if found and found["rope_type"] != "yarn" else None
 
 
+def _heads_uneven_over_cp(s: Situation) -> Values | None:
+    heads, groups = s.spec.model.num_attention_heads // s.tp, max(1, s.spec.model.query_groups // s.tp)
+    is_uneven = _has_all_to_all(s) and (heads % s.cp or groups % s.cp)
+    return {"heads": heads, "groups": groups} if is_uneven else None
+
+
+def _unequal_widths(s: Situation) -> Values | None:
+    mla = s.spec.model.mla
+    keys = mla.qk_head_dim + mla.qk_pos_emb_head_dim if mla else 0
+    return {"keys": keys, "values": mla.v_head_dim} if mla and _has_all_to_all(s) and keys != mla.v_head_dim else None
+
+
+def _has_all_to_all(s: Situation) -> bool:
+    return s.cp > 1 and s.spec.parallelism.cp_comm_type == "a2a"
+
+
+_TE_CONTEXT = "transformer-engine 2.11 dot_product_attention/context_parallel.py"
 RULES = (
     Rule("P01", "error", lambda s: s.spec.parallelism.sequence_parallel and s.tp == 1,
          "sequence_parallel needs tensor_model_parallel_size 2 or more",
@@ -147,6 +164,14 @@ RULES = (
          "use kernels.transformer_impl=transformer_engine, or -cp 1",
          "transformer/dot_product_attention.py:57", "source",
          "Context parallelism is only supported by TEDotProductAttention!"),
+    Rule("P38", "error", _heads_uneven_over_cp,
+         "cp_comm_type a2a: heads ({heads}) and query groups ({groups}) of a TP rank must be multiples of CP {s.cp}",
+         "use a smaller -tp or -cp, or --set parallelism.cp_comm_type=p2p",
+         f"{_TE_CONTEXT}:3365", "source", "The number of attention heads needs to be divisible by CP size!"),
+    Rule("P39", "error", _unequal_widths,
+         "cp_comm_type a2a: not with multi-latent attention, whose keys are {keys} wide and values {values}",
+         "use --set parallelism.cp_comm_type=p2p",
+         f"{_TE_CONTEXT}:4032", "source", "Context parallelism does not support MLA with"),
     Rule("A01", "error", _world_indivisible,
          "num_gpus {s.spec.num_gpus} is not a multiple of TP {s.tp} x PP {s.pp} x CP {s.cp}",
          "use a multiple of {s.spec.parallelism.model_parallel_size} GPUs, or smaller parallel sizes",
