@@ -45,6 +45,7 @@ def _used(spec: ExperimentSpec) -> dict[str, object]:
         "model.linear_attention.linear_attention_freq": model.linear_attention_pattern,
         "model.mtp_loss_scaling_factor": model.mtp_loss_scaling_factor if model.mtp_num_layers else None,
         "recompute": canonical_text(spec.recompute),
+        "parallelism.cp_comm_type": cut.cp_comm_type if cut.context_parallel_size > 1 else None,
         "parallelism.deallocate_pipeline_outputs": cut.deallocate_pipeline_outputs
         or cut.pipeline_model_parallel_size == 1,
         "parallelism.expert_tensor_parallel_size": cut.expert_tensor_size if model.moe else None,

@@ -68,6 +68,18 @@ def only_one(words: Words, name: str) -> Value:
     return value[0] if isinstance(value, tuple) and len(value) == 1 else value
 
 
+def context_communication(words: Words, name: str, size: str) -> Value:
+    """Return how ranks of context parallelism share attention; None if there are none and mbr-perf has no such way."""
+    kinds = dict.fromkeys(kind for kind in listed(words.value(name)) if kind != "None")
+    if len(kinds) < 2 and {"p2p", "a2a"}.issuperset(kinds):
+        return next(iter(kinds), None)
+    if (words.peek(size) or 1) != 1:
+        words.refuse(
+            name, f"{', '.join(kinds)}: mbr-perf models p2p and a2a, one for all layers", "plan it with p2p or a2a"
+        )
+    return None
+
+
 def precision(words: Words, bf16: str, fp8: str, fp4: str, recipe: str, fp16: str, *gathers: str) -> Value:
     """Return the row of `PRECISIONS`. Arguments of Megatron-LM (``gathers``) decide how parameters are kept."""
     low = fp4 if words.value(fp4) else fp8

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from harness.foreign.conversions import listed
 from harness.foreign.megatron_arguments import Arguments, families, known
 from harness.foreign.settings import rows_of, settings_in
 from harness.foreign.words import judge
@@ -30,7 +29,6 @@ def arguments_layer(a: Arguments, *, is_job: bool = False) -> Layer:
     harmless = [name for name in a.given if name.startswith(families())]
     unknown = "" if a.is_whole else "no argument of Megatron-LM that mbr-perf knows"
     remarks = judge(a, known(), unknown, sections=harmless, also=_missing_bytes(a))
-    _refuse_context_communication(a)
     if remarks and "model.num_layers" in layer:
         layer["model.num_layers"] = replace(layer["model.num_layers"], note=f"{a.label}: {remarks}")
     _note_idle_recompute(a, layer)
@@ -87,11 +85,3 @@ def _note_idle_recompute(a: Arguments, layer: dict[str, Setting]) -> None:
     if idle and not a.is_whole and a.holds("!recompute_granularity !recompute_activations"):
         note = f"{a.place(idle[0])} has no effect without --recompute-granularity: nothing is recomputed"
         layer["recompute"] = replace(layer["recompute"], note=note)
-
-
-def _refuse_context_communication(a: Arguments) -> None:
-    """Refuse context parallelism that does not pass keys and values between neighbours."""
-    kinds = {*listed(a.peek("cp_comm_type"))} - {"None"}
-    if kinds - {"p2p"} and a.holds("context_parallel_size>1"):
-        why = f"{', '.join(sorted(kinds))}: mbr-perf models context parallelism by p2p only"
-        a.refuse("cp_comm_type", why, "plan it with --cp-comm-type p2p")

@@ -124,6 +124,9 @@ WRITERS: Mapping[str, Write] = {
     "aligned": lambda spec, row, value: (  # without chunks it has no effect
         _overlapped(spec, row, value) if spec.parallelism.virtual_pipeline_model_parallel_size else {}),
     "listed_when": lambda _, row, value: {row.names[1]: bool(value), row.names[0]: value},
+    "context_communication": lambda spec, row, value: (  # Megatron-LM takes a list
+        {} if spec.parallelism.context_parallel_size == 1
+        else {row.names[0]: value if "." in row.names[0] else (value,)}),
     "pair": lambda _, row, value: {row.names[0]: ",".join(map(str, value)) if isinstance(value, tuple) else None},
     "pattern": lambda _, row, value: {row.names[0]: f"({layer_pattern(value)})" if isinstance(value, tuple) else value},
     "chunks": lambda spec, row, value: (

@@ -192,7 +192,7 @@ def test_the_default_of_every_version_is_accepted_but_for_one_with_a_reason():
          ["model.fp32_residual_connection is true", "model.qk_clip is true", "train.rampup_batch_size is (16, 16, 100)"]),
         (LLAMA, [("optimizer", "lion"), ("use_layer_wise_distributed_optimizer", "true")],
          ["is 'lion'", "dist_muon", "optimizer.use_layer_wise_distributed_optimizer is true"]),
-        (LLAMA, [("cp_comm_type", "a2a")], ["model.cp_comm_type is a2a"]),
+        (LLAMA, [("cp_comm_type", "all_gather")], ["model.cp_comm_type: all_gather", "p2p or a2a"]),
         (LLAMA, [("moe_paged_stash", "false\\n    new_field_of_2027: 3")], ["model.new_field_of_2027 is 3"]),
         (LLAMA, [("overlap_p2p_comm", "null"), ("enable_cuda_graph", "true")],
          ["model.enable_cuda_graph is true", "model.cuda_graph_impl=local"]),

@@ -108,6 +108,15 @@ def test_every_point_comes_back_from_its_recipe_file(points, tmp_path):
         assert resolve_point(recipe, recipe.points[0]) == spec, name
 
 
+def test_the_communication_of_context_parallelism_is_written():
+    cut = {"context_parallel_size": 2, "cp_comm_type": "a2a"}
+    spec = small_spec(num_gpus=2, parallelism=cut)
+    path = ("parallelism.cp_comm_type",)
+    assert as_megatron(spec, path)[0] == ("--cp-comm-type", "a2a")
+    assert as_bridge(spec, path)[0] == ("model.cp_comm_type=a2a",)
+    assert as_megatron(small_spec(num_gpus=2, parallelism={"context_parallel_size": 2}), path)[0] == ()
+
+
 UNSAYABLE = ("parallelism.deallocate_pipeline_outputs", "kernels.tp_comm_overlap_cfg", "model.position_embedding_type", "model.yarn.")  # fmt: skip
 """Leaves for which Megatron-LM has no argument."""
 

@@ -198,7 +198,8 @@ def test_a_value_names_the_argument_that_decides_it(resolved, more, path, place)
         ("--fp16", "--fp16: ", "BF16"),
         ("--optimizer soap", "train.sh:1: --optimizer soap: "),
         ("--num-distributed-optimizer-instances 2", "--num-distributed-optimizer-instances 2: "),
-        ("--context-parallel-size 2 --cp-comm-type a2a", "a2a: ", "p2p"),
+        ("--context-parallel-size 2 --cp-comm-type all_gather", "--cp-comm-type: all_gather: ", "p2p"),
+        ("--context-parallel-size 2 --cp-comm-type p2p a2a", "--cp-comm-type: p2p, a2a: "),
         ("--is-hybrid-model", "--is-hybrid-model: "),
         ("--deterministic-mode --experimental-attention-variant gated_delta_net", "--deterministic-mode: "),
         ("--fine-grained-activation-offloading --offload-modules moe_act --min-offloaded-tensor-size 7",
@@ -244,8 +245,14 @@ def test_recompute_arguments_without_a_granularity_are_noted(resolved):
     assert resolved(SMALLEST).notes == ()
 
 
+@pytest.mark.parametrize(("words", "kind"), [("a2a", "a2a"), ("a2a a2a", "a2a"), ("p2p", "p2p")])
+def test_the_communication_of_context_parallelism_is_one_for_all_layers(spec, words, kind):
+    asked = spec(f"{SMALLEST} --context-parallel-size 2 --cp-comm-type {words}")
+    assert asked.parallelism.cp_comm_type == kind
+
+
 def test_without_context_parallelism_its_communication_is_no_matter(spec):
-    assert spec(f"{SMALLEST} --cp-comm-type a2a") == spec(SMALLEST)
+    assert spec(f"{SMALLEST} --cp-comm-type all_gather") == spec(SMALLEST)
 
 
 @pytest.mark.parametrize(
