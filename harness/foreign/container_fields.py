@@ -45,7 +45,6 @@ def _used(spec: ExperimentSpec) -> dict[str, object]:
         "model.linear_attention.linear_attention_freq": model.linear_attention_pattern,
         "model.mtp_loss_scaling_factor": model.mtp_loss_scaling_factor if model.mtp_num_layers else None,
         "recompute": canonical_text(spec.recompute),
-        "parallelism.cp_comm_type": cut.cp_comm_type if cut.context_parallel_size > 1 else None,
         "parallelism.deallocate_pipeline_outputs": cut.deallocate_pipeline_outputs
         or cut.pipeline_model_parallel_size == 1,
         "parallelism.expert_tensor_parallel_size": cut.expert_tensor_size if model.moe else None,
@@ -66,6 +65,8 @@ def _of_parts(spec: ExperimentSpec) -> dict[str, object]:
     found: dict[str, object] = (
         {"model.window_attn_skip_freq": spec.model.window_pattern} if spec.model.window_size else {}
     )
+    if spec.parallelism.context_parallel_size == 1:
+        found["parallelism.cp_comm_type"] = None
     if spec.model.no_rope_freq is not None:
         found["model.no_rope_freq"] = spec.model.no_rope_pattern
     if spec.model.moe and not spec.kernels.has_flex_dispatcher:

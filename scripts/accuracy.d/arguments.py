@@ -97,10 +97,6 @@ LIKENESSES = (
     ),
     _without("rotary-interleaved", "interleaved rotary embedding as a plain one"),
     _without("overlap-param-gather-with-optimizer-step", "parameters gathered inside the optimizer step as after it"),
-    Likeness(
-        "context parallelism by all-to-all as by messages between neighbours, which keep one copy less of each attention's output",
-        _has("cp-comm-type", "a2a"), {"cp-comm-type": None},
-    ),
     Likeness("the GPU, which the row does not name, as an A100", lambda row: row["hardware"].endswith("?"), {}),
     Likeness(
         "n instances of the distributed optimizer as a job of 1/n of the GPUs, which shards over as many ranks",

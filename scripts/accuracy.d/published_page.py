@@ -28,9 +28,6 @@ ABOUT = {
     )),
     "other_published": ("GPT-7B, Llama3-70B cut to 12 layers, MLA with experts", "other_published.json", (
         _MASK, _ROUTING,
-        "context parallelism: the rows ran it by all-to-all (docs/b200/b200_real_repro_guide.md of their source). transformer-engine then keeps "
-        "the attention's output as it computed it and as it sent it back (0.8 GB in 73 GB, 3.2 GB in 121 GB); `plan` knows messages between "
-        "neighbours only, which need one copy, and refuses other kinds",
     )),
     "experts": ("experts with overlap, offloading and natural routing", "experts.json", (
         _MASK, _ROUTING,

@@ -1,7 +1,7 @@
 """Ranges from errors of comparisons: quantiles by class, checked on models that are left out, into `ranges.json` and a page."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import ceil
 from pathlib import Path
@@ -22,6 +22,8 @@ _WIDTHS = ((0.9, 1.0), (0.95, 1.0), (0.98, 1.0), (1.0, 1.0), (1.0, 1.25), (1.0, 
 _CHEAP = 0.01
 # No range is narrower: releases of the same software differ by as much.
 LEAST = 0.005
+# Where one model has more of a class's rows, those of the others are too few to say how far it errs.
+_NEARLY_ALL = 0.75
 # Of peaks below this, bytes say how far predictions err, not shares.
 TINY_BYTES = 1e9
 
@@ -144,12 +146,21 @@ def _width(kind: JobClass, rows: Sequence[Residual]) -> tuple[float, float]:
 def _coverage(kind: JobClass, rows: Sequence[Residual], share: float, factor: float) -> float | None:
     own = [row for row in rows if row.kind == kind.name]
     inside = 0
-    for model in {row.model for row in own}:
-        others = [row for row in rows if row.model != model]
+    for left_out, others in _folds(own, rows):
         if any(row.kind in (kind.name, kind.nearest) for row in others):
             found = _spread(kind, others, share, factor)
-            inside += sum(is_inside(row, found) for row in own if row.model == model)
+            inside += sum(is_inside(row, found) for row in left_out)
     return inside / len(own) if own else None
+
+
+def _folds(own: Sequence[Residual], rows: Sequence[Residual]) -> Iterator[tuple[list[Residual], list[Residual]]]:
+    """Yield the rows of each model, and the rows of the others; of a model with nearly all rows, every row by itself."""
+    for model in {row.model for row in own}:
+        mine = [row for row in own if row.model == model]
+        if len(mine) > _NEARLY_ALL * len(own):
+            yield from (([row], [other for other in rows if other is not row]) for row in mine)
+        else:
+            yield mine, [row for row in rows if row.model != model]
 
 
 def costs(folder: Path) -> CostError:
@@ -214,7 +225,8 @@ _NOTES = (
     f"Peaks below {TINY_BYTES / 1e9:g} GB err by bytes, not by shares: a data loader or a message leaves as much beside any model. The range "
     f"of a class with {ENOUGH_ROWS} such cases goes at least as far, either way, as nine of ten of them err.",
     "Where a router decides how many tokens a rank receives, the upper end counts from the peak with uneven routing.",
-    "Coverage: the rows of one model are left out, ranges are made from the others, and the rows left out are looked for in them.",
+    "Coverage: the rows of one model are left out, ranges are made from the others, and the rows left out are looked for in them. Of a "
+    f"model with over {_NEARLY_ALL * 100:.0f} % of the rows, one row is left out at a time: the others are too few.",
 )
 
 

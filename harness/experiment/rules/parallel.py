@@ -83,18 +83,16 @@ def _fused_plain_rope(s: Situation) -> Values | None:
 
 def _heads_uneven_over_cp(s: Situation) -> Values | None:
     heads, groups = s.spec.model.num_attention_heads // s.tp, max(1, s.spec.model.query_groups // s.tp)
-    is_uneven = _has_all_to_all(s) and (heads % s.cp or groups % s.cp)
-    return {"heads": heads, "groups": groups} if is_uneven else None
+    is_uneven = heads % s.cp or groups % s.cp
+    return {"heads": heads, "groups": groups} if is_uneven and s.spec.parallelism.cp_comm_type == "a2a" else None
 
 
 def _unequal_widths(s: Situation) -> Values | None:
     mla = s.spec.model.mla
-    keys = mla.qk_head_dim + mla.qk_pos_emb_head_dim if mla else 0
-    return {"keys": keys, "values": mla.v_head_dim} if mla and _has_all_to_all(s) and keys != mla.v_head_dim else None
-
-
-def _has_all_to_all(s: Situation) -> bool:
-    return s.cp > 1 and s.spec.parallelism.cp_comm_type == "a2a"
+    if mla is None or s.cp == 1 or s.spec.parallelism.cp_comm_type == "p2p":
+        return None
+    keys = mla.qk_head_dim + mla.qk_pos_emb_head_dim
+    return {"keys": keys, "values": mla.v_head_dim} if keys != mla.v_head_dim else None
 
 
 _TE_CONTEXT = "transformer-engine 2.11 dot_product_attention/context_parallel.py"

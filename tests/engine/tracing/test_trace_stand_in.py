@@ -200,19 +200,12 @@ def test_all_to_all_keeps_the_output_as_computed_and_as_sent_back(chunks):
     assert chunks["a2a/none"].saved_bytes == chunks["llama/none"].saved_bytes + 2 * TOKENS * QUERY
 
 
-def test_all_to_all_sends_queries_keys_values_and_output_in_every_pass_and_attention_waits(chunks):
-    half = (2 * TOKENS * QUERY, 2 * TOKENS * KEY)  # of each tensor a rank keeps its own half
-    assert sent_by(chunks["a2a/none"]) == {phase: sum(half) for phase in ("forward", "backward")}
-    assert sent_by(chunks["a2a/core_attn"]) == {phase: sum(half) for phase in ("forward", "recompute", "backward")}
-
-
-def sent_by(chunk):
-    sent = {}
-    for op in chunk.ops:
-        if op.comm_group == "cp":
-            assert not op.overlapped
-            sent[op.phase] = sent.get(op.phase, 0) + op.comm_bytes
-    return sent
+@pytest.mark.parametrize(("recompute", "passes"), [("none", 2), ("core_attn", 3)])
+def test_all_to_all_sends_queries_keys_values_and_output_in_every_pass_and_attention_waits(chunks, recompute, passes):
+    ops = [op for op in chunks[f"a2a/{recompute}"].ops if op.comm_group == "cp"]
+    assert len({op.phase for op in ops}) == passes and not any(op.overlapped for op in ops)
+    halves = 2 * TOKENS * QUERY + 2 * TOKENS * KEY  # two tensors of each width, of which a rank keeps half
+    assert sum(op.comm_bytes for op in ops) == passes * halves
 
 
 def test_flash_attention_copies_its_output_where_the_batch_is_not_one(chunks):

@@ -40,9 +40,9 @@ class _Fused(torch.autograd.Function):
 def fused_attention(query, key, value, *, batch_first: bool = False, sinks=None, window=(-1, -1), group=None):
     """[s, b, h, d] (or [b, s, h, d]) -> [s, b, h, d_v]; ``sinks``: one learnt logit per head [1, h, 1, 1], or None.
 
-    ``group``: the ranks that share a sequence and exchange tokens for heads.
+    ``group``: ranks with pieces of the sequence, which exchange tokens for heads.
     """
-    if group is not None:
+    if group is not None and group.size() > 1:
         sinks = None if sinks is None else sinks[:, : sinks.shape[1] // group.size()].clone()
         return _AllToAll.apply(group, query, key, value, batch_first, sinks, window)
     return _Fused.apply(query, key, value, batch_first, sinks, window)
@@ -133,64 +133,47 @@ def ring_attention(query, key, value, group):
     return _Ring.apply(query, key, value, group)
 
 
+_HEADS = 2  # the dimension
+
+
 class _AllToAll(torch.autograd.Function):
     """Every rank attends to the whole sequence with its share of the heads (2.11 `AttnFuncWithCPAndQKVOA2A`)."""
 
     @staticmethod
     def forward(ctx, group, query, key, value, batch_first, *options):
-        ctx.group = group
-        own = _to_heads((query, key, value), group, int(batch_first))
-        return _to_tokens((_Fused.forward(ctx, *own, batch_first, *options),), group, int(batch_first))[0]
+        ctx.group, length = group, int(batch_first)
+        own = _exchanged((query, key, value), group, cut=_HEADS, join=length)
+        return _exchanged((_Fused.forward(ctx, *own, batch_first, *options),), group, cut=length, join=_HEADS)[0]
 
     @staticmethod
     def backward(ctx, grad):
-        own = _to_heads((grad,), ctx.group, int(ctx.batch_first))
-        *grads, batch_first, sinks, window = _Fused.backward(ctx, *own)
-        return None, *_to_tokens(grads, ctx.group, int(ctx.batch_first)), batch_first, sinks, window
+        length = int(ctx.batch_first)
+        *grads, batch_first, sinks, window = _Fused.backward(
+            ctx, *_exchanged((grad,), ctx.group, cut=_HEADS, join=length)
+        )
+        return None, *_exchanged(grads, ctx.group, cut=length, join=_HEADS), batch_first, sinks, window
 
 
-def _to_heads(tensors, group, length):
-    """Each [s / ranks, b, h, d] -> [s, b, h / ranks, d]; ``length``: the dimension of s."""
+def _exchanged(tensors, group, cut: int, join: int):
+    """Send each rank a piece of dimension ``cut``, and join what arrives along ``join``, while nothing computes.
 
-    def pack(tensor):
-        return _copy(tensor.unflatten(-2, (group.size(), -1)).movedim(-3, 0))
-
-    def unpack(whole):  # one kernel orders the pieces of the sequence, of which every rank has two
-        return _copy(whole.movedim(0, length)).flatten(length, length + 1)
-
-    return _exchanged(tensors, group, pack, unpack, ahead=0)
-
-
-def _to_tokens(tensors, group, length):
-    """Invert :func:`_to_heads`."""
-
-    def pack(whole):
-        return _copy(whole.unflatten(length, (group.size(), -1)).movedim(length, 0))
-
-    def unpack(tensor):
-        return _copy(tensor.movedim(0, -3)).flatten(-3, -2)
-
-    return _exchanged(tensors, group, pack, unpack, ahead=1)
+    What was packed lives until the last tensor has arrived. Of the way back, the next one is packed before.
+    """
+    ranks, last = group.size(), len(tensors)
+    packing = (_copy(tensor.unflatten(cut, (ranks, -1)).movedim(cut, 0)) for tensor in tensors)
+    packed, travelling, arrived = [*islice(packing, int(cut != _HEADS))], [], []
+    for number in range(last + 1):
+        if number < last:
+            packed += islice(packing, 1)
+            travelling.append(torch.empty_like(packed[number]))
+            active().send(tensor_bytes(packed[number]) * (ranks - 1) // ranks, "cp", overlapped=False)
+        if number:
+            arrived.append(_copy(travelling.pop(0).movedim(0, join)).flatten(join, join + 1))
+    return arrived
 
 
 def _copy(tensor):
     return tensor.clone(memory_format=torch.contiguous_format)
-
-
-def _exchanged(tensors, group, pack, unpack, ahead):
-    """Exchange one tensor after another, which attention waits for; packed copies live until the last has arrived.
-
-    ``ahead``: the copies that are packed before the first is sent.
-    """
-    packing = map(pack, tensors)
-    packed, travelling, arrived = [*islice(packing, ahead)], [], []
-    for number in range(len(tensors)):
-        packed += islice(packing, 1)
-        travelling.append(torch.empty_like(packed[number]))
-        active().send(tensor_bytes(packed[number]) * (group.size() - 1) // group.size(), "cp", overlapped=False)
-        if number:
-            arrived.append(unpack(travelling.pop(0)))
-    return [*arrived, unpack(travelling.pop())]
 
 
 def fitted(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -246,8 +229,8 @@ class DotProductAttention(torch.nn.Module):
     def forward(self, query, key, value, _attention_mask=None, **_options):
         """The mask is causal; Q, K and V may have their own widths and numbers of heads."""
         query, key, value = fitted(query, key, value)
-        group = self.cp_group if self.cp_group is not None and self.cp_group.size() > 1 else None
-        if group is not None and self.has_ring:
+        group = self.cp_group
+        if self.has_ring and group is not None and group.size() > 1:
             out = ring_attention(query, key, value, group)
         elif _allowed("UNFUSED") and not _allowed("FUSED") and not _allowed("FLASH"):
             out = unfused_attention(query, key, value, self.softmax_scale, self.dropout)
