@@ -25,9 +25,10 @@ from harness.predict.tracer import TraceKind, Tracing, trace_cache, trace_kind
 from harness.records.calibration import Calibration, Probe, RunErrors
 from harness.records.folders import calibration_path
 from harness.records.rank import SCRIPTED
+from harness.records.reading import read_text
 from harness.records.run import RunRecord
 from harness.records.store import RECORD, read_run, write_atomically
-from harness.records.strict_json import read_document
+from harness.records.strict_json import parse_json, read_document
 from harness.records.trace import TraceCase
 from harness.units import grouped, utc_now
 
@@ -50,7 +51,7 @@ def calibrate(request: CalibrationRequest, host: Host) -> tuple[Calibration, Pat
     BadRequestError, before anything is written, for runs that cannot be read, for several GPU types, and if the runs
     determine no constant.
     """
-    paths = [given for given in request.given if given.endswith(".json") and Path(given).is_file()]
+    paths = [given for given in request.given if _is_no_run(Path(given))]
     records = _records([given for given in request.given if given not in paths])
     probe = _probe(paths)
     gpu = _one_gpu(records, probe)
@@ -84,7 +85,7 @@ def _records(references: Sequence[str]) -> list[RunRecord]:
         within = folder.is_dir() and not (folder / RECORD).exists()
         paths: list[str | Path] = sorted(folder.rglob(RECORD)) if within else [reference]
         if not paths:
-            problems.append(BadRequestError(f"--calibrate {reference}: no {RECORD} in it or below"))
+            problems.append(BadRequestError(f"--calibrate {reference}: no {RECORD} in it or below", remedy=_WANTED))
         for path in paths:
             try:
                 record = read_run(path)
@@ -96,12 +97,31 @@ def _records(references: Sequence[str]) -> list[RunRecord]:
     return list(records.values())
 
 
+_WANTED = "name a file that mbr-perf probe wrote, or runs: folders, ids or files record.json"
+# Keys that only another kind of file has.
+_OTHERS = {"planner": "a calibration", "metrics": "golden values", "run_id": "the record of a run under another name"}
+
+
+def _is_no_run(path: Path) -> bool:
+    return path.exists() and not path.is_dir() and path.name != RECORD
+
+
 def _probe(paths: Sequence[str]) -> Probe | None:
     if len(paths) > 1:
         raise BadRequestError(
             f"--calibrate: several files ({', '.join(paths)})", remedy="name one file of mbr-perf probe"
         )
-    return read_document(Path(paths[0]), Probe) if paths else None
+    for path in paths:
+        try:
+            text = read_text(Path(path), path, most_bytes=None)
+            keys = parse_json(text, path, parse_constant=float) if text.strip() else {}
+        except BadRequestError as error:
+            raise BadRequestError(f"--calibrate {error.message}", remedy=_WANTED) from error
+        what = next((name for key, name in _OTHERS.items() if key in keys), "JSON of another kind" if keys else "empty")
+        if "constants" not in keys or "planner" in keys:
+            raise BadRequestError(f"--calibrate {path}: {what}, not a file of mbr-perf probe", remedy=_WANTED)
+        return read_document(Path(path), Probe)
+    return None
 
 
 def _one_gpu(records: Sequence[RunRecord], probe: Probe | None) -> str:
