@@ -19,14 +19,21 @@ from harness.resolve.recipe import LEAVES, OperatingPoint, Recipe, build_spec
 from harness.resolve.recipe_file import load_recipe
 from harness.resolve.resolve import resolve_point
 from harness.show.json import Document, Shown
+from harness.units import grouped
 
 
 class GpuRow(Shown):
-    """What a recipe has for one GPU type."""
+    """What a recipe has for one GPU type.
+
+    ``refused``: precisions of whose points none runs as published. ``only_variants``: precisions that only points of a
+    ``--variant`` have, and the first that runs.
+    """
 
     tasks: list[str]
     compute_dtypes: list[str]
     num_gpus: list[int]
+    refused: list[str]
+    only_variants: dict[str, str]
 
 
 class RecipeRow(Shown):
@@ -86,11 +93,19 @@ def recipes_document(directory: Path | None, gpu: str | None = None) -> RecipesD
 def _summary(recipe: Recipe) -> RecipeRow:
     gpus: dict[str, GpuRow] = {}
     for gpu in dict.fromkeys(point.key.gpu for point in recipe.points):
-        keys = [point.key for point in recipe.points if point.key.gpu == gpu]
+        points = [point for point in recipe.points if point.key.gpu == gpu]
+        keys, running = (
+            [p.key for p in points],
+            [p.key for p in points if not (p.key.inconsistent or refusals(recipe, p))],
+        )
+        by_dtype = grouped((key.compute_dtype, key.variant) for key in running)
+        has_plain = not all(key.variant for key in keys)  # else -cv is chosen by itself, or asked for
         gpus[gpu] = GpuRow(
             tasks=list(dict.fromkeys(key.task for key in keys)),
             compute_dtypes=list(dict.fromkeys(key.compute_dtype for key in keys)),
             num_gpus=sorted({key.num_gpus for key in keys}),
+            refused=sorted({key.compute_dtype for key in keys} - by_dtype.keys()),
+            only_variants={name: of[0] for name, of in by_dtype.items() if has_plain and of[0] and all(of)},
         )
     billions = round(parameter_count(full_size(recipe)) / 1e9, 3)
     return RecipeRow.of(recipe.header, recipe=recipe.header.name, parameters_billion=billions, gpus=gpus)

@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 
 from harness.experiment.rules.rulebook import Entry
-from harness.recipes.rows import CheckedFile, RecipeRow, model_settings, point_row, refusals
+from harness.experiment.software import ASSUMED_MEGATRON_CORE
+from harness.recipes.rows import CheckedFile, GpuRow, RecipeRow, model_settings, point_row, refusals
 from harness.resolve.recipe import OperatingPoint, Recipe
 from harness.show.figures import ABSENT
 from harness.show.page import GAP, Column, Page, listing, table
@@ -28,13 +29,22 @@ def recipes_page(rows: Iterable[RecipeRow]) -> Page:
     for row in found:
         cells = [row.recipe, row.family, f"{row.parameters_billion:.1f} B"]
         for gpu, there in row.gpus.items():
-            lines.append([*cells, gpu, " ".join(there.compute_dtypes), " ".join(map(str, there.num_gpus))])
+            precisions = " ".join(_marked(there, dtype) for dtype in there.compute_dtypes)
+            lines.append([*cells, gpu, precisions, " ".join(map(str, there.num_gpus))])
             cells = ["", "", ""]
     columns = ("recipe", Column("family", drop=1), "parameters", "GPU", "precisions", "GPUs")
+    is_marked = any(there.refused for row in found for there in row.gpus.values())
+    refused = f"*: megatron-core {ASSUMED_MEGATRON_CORE} refuses each of these points as published"
+    note = f"{refused}; `recipes show NAME` has the rule, `plan` the options that work"
     return Page(
-        (table(columns, lines),),
+        (table(columns, lines), listing([note] * is_marked)),
         answer=f"{counted(len(found), 'recipe')}; `mbr-perf recipes show NAME` lists the points of one.",
     )
+
+
+def _marked(there: GpuRow, dtype: str) -> str:
+    variant = there.only_variants.get(dtype)
+    return dtype + "*" * (dtype in there.refused) + f" (-cv {variant})" * bool(variant)
 
 
 def recipe_page(recipe: Recipe) -> Page:

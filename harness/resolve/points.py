@@ -1,6 +1,6 @@
 """Selects the operating point of a request, and scales its batch to another number of GPUs."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from harness.errors import BadRequestError, Problems, nearest
@@ -44,9 +44,10 @@ def choose_point(recipe: Recipe, request: Request) -> Choice:
         there = ", ".join(dict.fromkeys(point.key.task for point in recipe.points))
         message = f"recipe '{name}' has no operating point for task '{task}'"
         raise BadRequestError(message, remedy=f"there is --task {there}")
-    points = _for_gpu(recipe, points, task, gpu, request)
-    points, of_variant = _for_variant(points, request.variant, f"recipe '{name}' on {gpu}")
-    points, notes = _for_dtype(points, request.compute_dtype, gpu, f"recipe '{name}' on {gpu}")
+    every = _for_gpu(recipe, points, task, gpu, request)
+    points, of_variant = _for_variant(every, request.variant, f"recipe '{name}' on {gpu}")
+    variants = variants_of(p for p in every if p.key.compute_dtype == request.compute_dtype)
+    points, notes = _for_dtype(points, request.compute_dtype, gpu, f"recipe '{name}' on {gpu}", variants)
     notes = of_variant + notes
     if request.point_gpu is not None and gpu != request.gpu:
         notes += (f"operating point of {gpu} used on {request.gpu}, as asked by --point_gpu",)
@@ -138,7 +139,7 @@ def _for_variant(
 
 
 def _for_dtype(
-    points: list[OperatingPoint], dtype: str | None, gpu: str, what: str
+    points: list[OperatingPoint], dtype: str | None, gpu: str, what: str, variants: Sequence[str]
 ) -> tuple[list[OperatingPoint], tuple[str, ...]]:
     there = list(dict.fromkeys(p.key.compute_dtype for p in points))
     notes: tuple[str, ...] = ()
@@ -150,7 +151,8 @@ def _for_dtype(
         elif others := [each for each in there if each != dtype]:
             notes = (f"{ASSUMED}: {dtype}; -c also takes {', '.join(others)}",)
     if dtype not in there:
-        raise BadRequestError(f"{what} has no operating point for -c {dtype}", remedy=f"there is -c {', '.join(there)}")
+        remedy = f"--variant {' or '.join(variants)} has it; " * bool(variants) + f"there is -c {', '.join(there)}"
+        raise BadRequestError(f"{what} has no operating point for -c {dtype}", remedy=remedy)
     return [p for p in points if p.key.compute_dtype == dtype], notes
 
 
