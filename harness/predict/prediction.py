@@ -282,7 +282,7 @@ def predict(
         num_rows=found.num_rows,
         time=None
         if spec.gpu_type.is_cpu
-        else step_time(spec, busiest, constants.efficiency(spec.gpu), constants.time_spread, adam),
+        else step_time(spec, busiest, constants.efficiency(spec.gpu), constants.time_spread, adam, constants.origin),
         model_flops=model_flops_per_step(spec),
         recompute_flops=recompute_flops_per_step(spec, effective),
         assumptions=rows,

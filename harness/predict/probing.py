@@ -7,7 +7,7 @@ from statistics import fmean
 
 from harness.experiment.gpu import GpuType
 from harness.predict.products import slowdown
-from harness.predict.time_model import KERNEL_S
+from harness.predict.time_model import AGAIN, KERNEL_S
 from harness.records.calibration import ProbedRow
 
 # A row counts only if the host launches it in at most this share of its seconds, and if its arithmetic or its bytes,
@@ -15,7 +15,8 @@ from harness.records.calibration import ProbedRow
 _LAUNCHED = 0.9
 _LEAST_SHARE = 0.5
 _PRODUCT = re.compile(r"(\d+) x (\d+) x (\d+) (forward|input gradient|weight gradient|gradients)$")
-_CALLS = {"launch_s": 1, "call_s": 3}  # a linear layer makes three products
+# A linear layer makes three products. The model's seconds hold a step's waits, too: AGAIN of them is the processor's.
+_CALLS = {"launch_s": 1 * AGAIN, "call_s": 3 * AGAIN}
 
 
 def constants_of(rows: Sequence[ProbedRow], gpu: GpuType) -> dict[str, float]:

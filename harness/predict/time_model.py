@@ -1,24 +1,21 @@
 """Step time: a roofline per operation at real efficiencies, pipeline bubble, gradient reduction, optimizer step."""
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from math import inf
-from pathlib import Path
 from typing import NamedTuple, get_args
 
 from harness.experiment.communication import Exchange, Group, extent, group_bandwidth
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.gpu import GPUS, PeakKey
+from harness.experiment.gpu import PeakKey
 from harness.predict.compose import ChunkCost, Op, Parameters
 from harness.predict.experts import expert_launch_s
 from harness.predict.model_states import Adam, state_bytes
 from harness.predict.optimizer_time import COPY, optimizer_seconds, quantises_on_arrival
 from harness.predict.products import Widths, slowdown_of
+from harness.predict.ranges import error_text, fitted, generation_of, range_on, step_spread_of
 from harness.predict.schedule import schedule_of
 from harness.records.trace import OpKind, Phase
-from harness.units import counted
 
 
 @dataclass(frozen=True)
@@ -56,47 +53,12 @@ LIKELY = Efficiency(gemm_bf16=0.75, gemm_low_precision=0.65, attention=0.55, mem
 _OF_THE_HOST = ("launch_s", "call_s", "norm")
 
 
-@dataclass(frozen=True)
-class Fitted:
-    """What `scripts/accuracy time --fit` wrote.
-
-    ``constants``: by generation of GPUs, or GPU type, by field of :class:`Efficiency`; Hopper's hold nearly all.
-    ``spreads``: by class of rows, between which multiples of the predicted seconds nine of ten measured ones are, and
-    the number of rows. ``errors``: by GPU type and :func:`kind_of_error`, mean share and steps, each without its model.
-    """
-
-    constants: Mapping[str, Mapping[str, float]]
-    spreads: Mapping[str, tuple[float, float, int]]
-    errors: Mapping[str, Mapping[str, tuple[float, int]]]
-
-
-@cache
-def fitted() -> Fitted:
-    """Read the file beside this module."""
-    found = json.loads(Path(__file__).with_name("fitted_times.json").read_text())
-    return Fitted(found["constants"], {name: tuple(row) for name, row in found["spreads"].items()}, found["errors"])
-
-
 @cache
 def typical(gpu: str) -> Efficiency:
     """The efficiencies of a GPU type, else of its generation; what no row of it determines is Hopper's or fixed."""
     generation, constants = generation_of(gpu), fitted().constants
     own = {**constants.get(generation, {}), **constants.get(gpu, {})}
     return replace(base_of(generation, replace(LIKELY, **constants["9.x"])), **own)
-
-
-def error_text(spec: ExperimentSpec, time: "StepTime") -> str:
-    """Say how far predictions of such steps were off, or on which GPU types steps of this precision ran instead."""
-    gpu, kind, measured = spec.gpu, kind_of_error(spec, time), fitted().errors
-    if kind in measured.get(gpu, ()):
-        share, num = measured[gpu][kind]
-        return f"{counted(num, f'measured {gpu} {kind} step')}: predictions were {share * 100:.1f} % off on average"
-    alike = [name for name, rows in measured.items() if any(row.startswith(spec.precision.peak) for row in rows)]
-    near = [name for name in alike if generation_of(name) == generation_of(gpu)] or alike
-    if gpu in near:
-        return f"no {gpu} {kind} step is measured"
-    borrowed = f"borrowed from {', '.join(near)}: no {gpu} {spec.precision.peak} step is measured"
-    return f"{borrowed} (see mbr-perf probe)"
 
 
 def kind_of_error(spec: ExperimentSpec, time: "StepTime") -> str:
@@ -111,11 +73,6 @@ def base_of(generation: str, hopper: Efficiency) -> Efficiency:
     return replace(LIKELY, **{name: getattr(hopper, name) for name in _OF_THE_HOST})
 
 
-def generation_of(gpu: str) -> str:
-    """Return ``8.x``, ``9.x`` or ``10.x``: the first number of the GPU's compute capability, within these."""
-    return f"{min(max((GPUS[gpu].capability or (8, 0))[0], 8), 10)}.x"
-
-
 def kind_of_step(spec: ExperimentSpec, time: "StepTime") -> str:
     """Return the class of rows whose residuals give a step its range: generation, dense or experts, who is slower.
 
@@ -124,28 +81,6 @@ def kind_of_step(spec: ExperimentSpec, time: "StepTime") -> str:
     pace = "short " if time.likely_s < 1 else "host-bound " if time.host_bound else ""
     return f"{generation_of(spec.gpu)} {pace}{'experts' if spec.model.moe else 'dense'}"
 
-
-def spread_of(kind: str, spreads: Mapping[str, tuple[float, float, int]]) -> tuple[float, float, int]:
-    """Return how far the seconds of a class of steps go, low and high, and the number of rows that say so.
-
-    A class with few rows takes the widest residuals of its generation's classes, or of the same class of others,
-    widened. No range is narrower than runs of equal settings differ.
-    """
-    generation, _, own = kind.partition(" ")
-    low, high, num_rows = spreads.get(kind, (1.0, 1.0, 0))
-    if num_rows >= LEAST_ROWS or not spreads:
-        return min(low, 1 - _REPEATS), max(high, 1 + _REPEATS), num_rows
-    alike = {name: row for name, row in spreads.items() if ("short" in name) == ("short" in kind)}
-    near = [row for name, row in alike.items() if name.split()[0] == generation or name.partition(" ")[2] == own]
-    near = near or list(spreads.values())
-    low, high = min(row[0] for row in near), max(row[1] for row in near)
-    return 1 / (1 + WIDENED * (1 / low - 1)), 1 + WIDENED * (high - 1), num_rows
-
-
-# From so many rows on a class has a range of its own. A smaller class takes its neighbours', so many times as wide.
-LEAST_ROWS = 10
-WIDENED = 1.25
-_REPEATS = 0.02  # results/accuracy/time.md, noise of published runs
 
 # What runs again takes the host's processor alone; launch_s and call_s also hold the waits of published steps. A simple
 # operation takes AGAIN of launch_s: chosen by hand, with published costs of Moonlight's settings in view. A product, a
@@ -181,7 +116,7 @@ class StepTime:
     ``low`` and ``high`` times these seconds hold 90 of 100 steps of its class, by residuals of measured ones.
     ``compute_s`` is the slowest pipeline stage without waiting.
     ``host_bound``: the host does not launch kernels as fast as the GPU finishes them.
-    ``origin``: of built-in constants, as :func:`error_text`.
+    ``origin``: of the constants; of those built in as :func:`error_text`.
     """
 
     compute_s: float
@@ -213,17 +148,21 @@ def step_time(
     efficiency: Efficiency | None = None,
     spread: float | None = None,
     adam: Adam = "fused",
+    origin: str = "",
 ) -> StepTime:
     """Return the time of ``stages[pp_rank][vp_stage]``; for GPUs only.
 
     ``efficiency``: None for the GPU's own. ``spread``: by which share a step may take more or less, where it is known;
-    else residuals of steps of the same class give the range. ``adam`` as in `model_states.adam_of`.
+    else residuals of steps of the same class give the range. ``adam`` as in `model_states.adam_of`. ``origin``: of an
+    ``efficiency`` that is not the GPU's own.
     """
     likely = Clock(spec, efficiency or typical(spec.gpu), adam).step(stages)
-    low, high, _ = spread_of(kind_of_step(spec, likely), fitted().spreads)
+    low, high, _ = step_spread_of(kind_of_step(spec, likely), fitted().spreads)
+    if efficiency in (None, typical(spec.gpu)):
+        kind = kind_of_error(spec, likely)
+        origin, (low, high) = error_text(spec.gpu, kind), range_on(spec.gpu, kind, (low, high))
     if spread is not None:
         low, high = 1 / (1 + spread), 1 + spread
-    origin = error_text(spec, likely) if efficiency in (None, typical(spec.gpu)) else ""
     return replace(likely, low=min(1.0, low), high=max(1.0, high), origin=origin)
 
 

@@ -27,7 +27,8 @@ def probe_page(probe: Probe, path: Path) -> Page:
         )
     found = probe.constants
     shares = ", ".join(f"{name} {found[key]:.0%}" for key, name in _SHARES.items() if key in found)
-    host = f"{found['launch_s'] * 1e6:.0f} us a launch, {found['call_s'] * 1e6:.0f} us a product or attention"
+    launch, call = (f"{found[name] * 1e6:.0f} us" for name in ("launch_s", "call_s"))
+    host = f"with the waits of a step {launch} a launch, {call} a product or attention"
     built_in = BUILT_IN.efficiency(probe.gpu)
     rows = [
         (name, _text(name, value), _text(name, getattr(built_in, name, BUILT_IN.outside_allocator_bytes)))

@@ -1,7 +1,7 @@
 """Fits seconds to measured steps, leaves each model out in turn, and takes ranges from what is then left."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import log, sqrt
@@ -13,18 +13,10 @@ import numpy as np
 from page import data_text
 from times_steps import SCATTER, Step
 
-from harness.predict import time_model
+from harness.predict import ranges, time_model
 from harness.predict.calibration import least_squares
-from harness.predict.time_model import (
-    LEAST_ROWS,
-    LIKELY,
-    WIDENED,
-    Efficiency,
-    StepTime,
-    base_of,
-    kind_of_error,
-    spread_of,
-)
+from harness.predict.ranges import ENOUGH_ROWS, STEPS_WIDENED, borrowed, step_spread_of
+from harness.predict.time_model import LIKELY, Efficiency, StepTime, base_of, kind_of_error
 from harness.records.store import write_atomically
 from harness.units import grouped
 
@@ -82,10 +74,14 @@ class Compared:
 
 @dataclass(frozen=True)
 class Fit:
-    """Constants by generation, fitted on all its steps, and every step as seen by a fit without its model."""
+    """Constants by generation, fitted on all its steps, and every step as seen by a fit without its model.
+
+    ``without_type``: steps of GPU types other than H100, as seen by a fit without their type.
+    """
 
     constants: Mapping[str, Mapping[str, float]]
     compared: tuple[Compared, ...]
+    without_type: tuple[Compared, ...] = ()
 
     @cached_property
     def spreads(self) -> dict[str, tuple[float, float, int]]:
@@ -99,10 +95,24 @@ class Fit:
         kinds = grouped((row.step.spec.gpu, (kind_of_error(row.step.spec, row.time), abs(row.error))) for row in by_gpu)
         return {gpu: {kind: (mean(of), len(of)) for kind, of in grouped(rows).items()} for gpu, rows in kinds.items()}
 
+    @cached_property
+    def transfer(self) -> tuple[float, float, int]:
+        """Return the ends of what types have measured over what is predicted without them, and the number of rows."""
+        return _transfer(self.without_type)
+
+    def borrowed_range_of(self, row: Compared) -> tuple[float, float]:
+        """Return the seconds that a type without rows gets, from rows of other types."""
+        gpu = row.step.spec.gpu
+        compared, without_type = (
+            [x for x in of if x.step.spec.gpu != gpu] for of in (self.compared, self.without_type)
+        )
+        low, high = borrowed(step_spread_of(row.kind, spreads(compared))[:2], _transfer(without_type))
+        return row.time.likely_s * low, row.time.likely_s * high
+
     def range_of(self, row: Compared) -> tuple[float, float]:
         """Seconds that hold nine of ten steps, from residuals of other models' rows."""
         others = spreads(each for each in self.compared if each.step.model != row.step.model)
-        low, high, _ = spread_of(row.kind, others)
+        low, high, _ = step_spread_of(row.kind, others)
         return row.time.likely_s * min(1.0, low), row.time.likely_s * max(1.0, high)
 
 
@@ -121,7 +131,18 @@ def fit(steps: Sequence[Step]) -> Fit:
             for step in (step for step in own if step.model == model):
                 other, likely = (every.get(step.spec.gpu, every[generation]) for every in (without, whole))
                 rows.append(Compared(step, step.time(other), step.predicted(likely), step.kind(other)))
-    return Fit(found, tuple(rows))
+    return Fit(found, tuple(rows), tuple(_without_type(steps, hopper)))
+
+
+def _without_type(steps: Sequence[Step], hopper: Efficiency) -> Iterator[Compared]:
+    """Predict each GPU type's steps from those of its generation's other types, or from Hopper's alone."""
+    for generation in OWN:
+        alike = [step for step in steps if step.generation == generation]
+        for gpu in dict.fromkeys(step.spec.gpu for step in alike):
+            others, known = [step for step in alike if step.spec.gpu != gpu], base_of(generation, hopper)
+            known = _by_type(others, generation, known)[generation] if others else known
+            for step in (step for step in alike if step.spec.gpu == gpu):
+                yield Compared(step, time := step.time(known), time.likely_s, step.kind(known))
 
 
 def _by_type(steps: Sequence[Step], generation: str, start: Efficiency) -> dict[str, Efficiency]:
@@ -167,32 +188,37 @@ def _tamed(error: float) -> float:
 def spreads(rows: Iterable[Compared]) -> dict[str, tuple[float, float, int]]:
     """Return the range of each class of rows."""
     groups = grouped((row.kind, row) for row in rows)
-    own = {kind: _spread(found) for kind, found in groups.items()}
+    own = {
+        kind: _spread([row.ratio for row in found], len({row.step.spec.model for row in found}))
+        for kind, found in groups.items()
+    }
     return {kind: _floored(own, kind, len({row.step.model for row in found})) for kind, found in groups.items()}
+
+
+def _transfer(rows: Sequence[Compared]) -> tuple[float, float, int]:
+    return _spread([row.ratio for row in rows], len({row.step.spec.gpu for row in rows}))
 
 
 def _floored(own: Mapping[str, tuple[float, float, int]], kind: str, num_models: int) -> tuple[float, float, int]:
     """Return a range at least as wide as that of dense models, where rows are of few models with experts."""
     low, high, num_rows = own[kind]
     near = own.get(kind.replace("experts", "dense"))
-    if num_models >= LEAST_ROWS or near is None:
+    if num_models >= ENOUGH_ROWS or near is None:
         return low, high, num_rows
     return min(low, near[0]), max(high, near[1]), num_rows
 
 
-def _spread(rows: Sequence[Compared]) -> tuple[float, float, int]:
-    """Return percentiles, wider where the rows are of few models: rows of one model err alike.
+def _spread(ratios: Sequence[float], num_alike: int) -> tuple[float, float, int]:
+    """Return percentiles, wider where the rows are of few models, or types of GPU: rows of one err alike.
 
     Of fewer than :data:`FEW_MODELS`, which may all err one way, the wider end counts both ways. Layouts of one model are one.
     """
-    ratios = [row.ratio for row in rows]
     low, high = min(1.0, percentile(ratios, 0.05)), max(1.0, percentile(ratios, 0.95))
-    num_models = len({row.step.spec.model for row in rows})
-    if num_models < LEAST_ROWS:
-        low, high = 1 / (1 + WIDENED * (1 / low - 1)), 1 + WIDENED * (high - 1)
-    if num_models < FEW_MODELS:
+    if num_alike < ENOUGH_ROWS:
+        low, high = 1 / (1 + STEPS_WIDENED * (1 / low - 1)), 1 + STEPS_WIDENED * (high - 1)
+    if num_alike < FEW_MODELS:
         low, high = min(low, 1 / high), max(high, 1 / low)
-    return low, high, len(rows)
+    return low, high, len(ratios)
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -212,8 +238,9 @@ def write(found: Fit) -> None:
             gpu: {kind: [round(share, 3), n] for kind, (share, n) in sorted(kinds.items())}
             for gpu, kinds in found.errors.items()
         },
+        "transfer": [round(end, 3) for end in found.transfer],
         "written_by": "scripts/accuracy time --fit",
     }
     write_atomically(FILE, data_text(document))
-    time_model.fitted.cache_clear()
+    ranges.fitted.cache_clear()
     time_model.typical.cache_clear()

@@ -9,9 +9,9 @@ from typing import Any
 
 from page import plain, signed, table
 from times_fit import BOUNDS, BOUNDS_OF_OTHERS, FEW_MODELS, MEANING, START, Compared, Fit
-from times_steps import Step
 
-from harness.predict.time_model import LEAST_ROWS, WIDENED
+from harness.predict.ranges import ENOUGH_ROWS, STEPS_WIDENED, step_spread_of
+from harness.predict.time_model import kind_of_error
 from harness.units import counted, grouped
 
 # Measured times that differ by less are noise, and no pair.
@@ -93,26 +93,28 @@ def noise_floor(rows: Iterable[Compared]) -> Floor:
 
 
 def headline(found: Fit) -> str:
-    """Summarise each class, and the pairs."""
-    texts = []
-    for name, rows in classes(found).items():
-        errors = [row.error for row in rows]
-        inside = sum(_is_inside(found, row) for row in rows)
-        texts.append(f"{name}: off by {plain(mean(map(abs, errors)))} on average, {signed(max(errors, key=abs))} at worst, "
-                     f"{inside} of {len(rows)} inside the range")  # fmt: skip
+    """Summarise each class that has a range of its own, and the pairs."""
+    large = ((name, *rest) for name, num, *rest in errors(found) if num >= ENOUGH_ROWS)
+    texts = (
+        f"{name} steps: off by {share} on average, {worst} at worst, {inside} inside the range"
+        for name, share, worst, inside in large
+    )
     judged = pairs(found.compared)
     return f"Seconds, each model predicted without its own rows. {'; '.join(texts)}. The faster of two settings: right in {sum(pair.is_right for pair in judged)} of {len(judged)} pairs."
 
 
-def classes(found: Fit) -> dict[str, list[Compared]]:
-    """Return rows by GPU, origin and kind of model; published ones of dense models by precision, too."""
+def classes(rows: Iterable[Compared]) -> dict[str, list[Compared]]:
+    """Return rows by GPU type and kind, as `plan` counts its measured steps."""
+    return grouped((f"{row.step.spec.gpu} {kind_of_error(row.step.spec, row.time)}", row) for row in rows)
 
-    def name(step: Step) -> str:
-        is_dense = step.origin == "published" and step.experts == "dense"
-        precision = f", {step.spec.compute_dtype.partition('_')[0].upper()}" if is_dense else ""
-        return f"{step.spec.gpu.upper()}, {step.origin}, {step.experts}{precision}"
 
-    return grouped((name(row.step), row) for row in found.compared)
+def errors(found: Fit) -> list[tuple[str, int, str, str, str]]:
+    """Return of each class its name, number of rows, mean and worst error, and how many are inside the range."""
+    return [
+        (name, len(rows), plain(mean(abs(row.error) for row in rows)), signed(max((row.error for row in rows), key=abs)),
+         f"{sum(_is_inside(found, row) for row in rows)} of {len(rows)}")
+        for name, rows in classes(found.compared).items()
+    ]  # fmt: skip
 
 
 def document(found: Fit, left_out: Mapping[str, str]) -> dict[str, Any]:
@@ -120,8 +122,9 @@ def document(found: Fit, left_out: Mapping[str, str]) -> dict[str, Any]:
     return {
         "constants": found.constants,
         "spreads": found.spreads,
+        "transfer": found.transfer,
         "left_out": dict(left_out),
-        "noise_floors": {name: asdict(noise_floor(rows)) for name, rows in classes(found).items()},
+        "noise_floors": {name: asdict(noise_floor(rows)) for name, rows in classes(found.compared).items()},
         "steps": [
             {"name": row.step.name, "model": row.step.model, "origin": row.step.origin, "kind": row.kind, "source": row.step.source,
              "taken_as": row.step.taken_as, "measured_s": row.step.seconds, "predicted_s": row.time.likely_s,
@@ -149,12 +152,18 @@ def lines(found: Fit, left_out: Mapping[str, str]) -> list[str]:
         )), "",
         f"These {len(BOUNDS)} constants are fitted on all rows of H100 below by `scripts/accuracy time --fit`. Then, on rows of "
         f"their own, {others}; the rest of Blackwell's is Hopper's (fp4_of_fp8: products in FP4 reach so much of FP8's share). On Hopper attention's efficiency "
-        f"is fixed at {START.attention:g}. Everywhere the host's part of a step beside its passes at {START.step_s:g} s. The range of a class: 5th and 95th percentile of its rows' measured over predicted seconds, "
-        f"{WIDENED:g} times as wide where they are of fewer than {LEAST_ROWS} models; of fewer than {FEW_MODELS} as far down as up, "
-        "because so few may all err one way; with experts then at least as wide as of dense models:", "",
+        f"is fixed at {START.attention:g}. Everywhere the host's part of a step beside its passes at {START.step_s:g} s.", "",
+        "Errors by GPU type and kind of step, as `plan` prints them:", "",
+        *table("steps of | rows: | off on average: | at worst: | inside the range:", errors(found)), "",
+        f"`plan` multiplies its seconds by `low` and `high`: the 5th and 95th percentile of a class's measured over predicted seconds, "
+        f"{STEPS_WIDENED:g} times as wide where they are of fewer than {ENOUGH_ROWS} models, of fewer than {FEW_MODELS} as far down as up, because so few may "
+        "all err one way, and with experts then at least as wide as of dense models. "
+        f"A class with fewer than {ENOUGH_ROWS} rows takes the widest of these ranges of its generation's classes and of the same class of others, {STEPS_WIDENED:g} times as wide; "
+        "short steps take those of short ones.", "",
         *table("class | rows: | low: | high:", (
-            (name, n, f"{low:.2f}", f"{high:.2f}") for name, (low, high, n) in sorted(found.spreads.items())
+            (name, n, *(f"{end:.2f}" for end in step_spread_of(name, found.spreads)[:2])) for name, (_, _, n) in sorted(found.spreads.items())
         )), "",
+        *_types_lines(found),
         *_tables(found),
         "Settings of one model, number of GPUs, precision and sequence whose measured times differ by more than "
         f"{LEAST_DIFFERENCE * 100:.0f} %; time of the first over that of the second:", "", *table("first | second | measured: | predicted: | right", (
@@ -162,6 +171,23 @@ def lines(found: Fit, left_out: Mapping[str, str]) -> list[str]:
             for pair in pairs(found.compared)
         )), "",
         "Left out:", "", *(f"- {name}: {reason}" for name, reason in left_out.items()), "",
+    ]  # fmt: skip
+
+
+def _types_lines(found: Fit) -> list[str]:
+    low, high, num = found.transfer
+    inside = [_holds(found.borrowed_range_of(row), row) for row in found.without_type]
+    rows = [
+        (name, len(rows), plain(mean(abs(row.error) for row in rows)), signed(mean(row.error for row in rows)),
+         f"{sum(_holds(found.borrowed_range_of(row), row) for row in rows)} of {len(rows)}")
+        for name, rows in classes(found.without_type).items()
+    ]  # fmt: skip
+    return [
+        "On a GPU type without measured steps of a kind, `plan` borrows: it names the types whose steps come nearest, and its range is wider. Steps predicted without "
+        "any row of their own type, from their generation's other types or else from Hopper's constants, took "
+        f"{low:.2f} to {high:.2f} times the predicted seconds, by the same percentiles of {num} steps; types count as models do. A borrowed range adds this error to that of the "
+        f"class as independent ones: their logarithms add as squares. Made of other types' rows alone, such ranges hold {sum(inside)} of {num}:", "",
+        *table("type left out, steps of | rows: | off on average: | mean error: | inside the borrowed range:", rows), "",
     ]  # fmt: skip
 
 
@@ -173,9 +199,8 @@ def _bound_of(name: str, value: float) -> str:
 
 def _tables(found: Fit) -> list[str]:
     texts = []
-    for name, rows in classes(found).items():
-        title = f"{name[0].upper()}{name[1:]}:"
-        texts += [title, "", *_step_table(found, rows), "", _floor_text(noise_floor(rows)), ""]
+    for name, rows in classes(found.compared).items():
+        texts += [f"{name}:", "", *_step_table(found, rows), "", _floor_text(noise_floor(rows)), ""]
     return texts
 
 
@@ -200,5 +225,8 @@ def _step_table(found: Fit, rows: Iterable[Compared]) -> list[str]:
 
 
 def _is_inside(found: Fit, row: Compared) -> bool:
-    low, high = found.range_of(row)
-    return low <= row.step.seconds <= high
+    return _holds(found.range_of(row), row)
+
+
+def _holds(ends: tuple[float, float], row: Compared) -> bool:
+    return ends[0] <= row.step.seconds <= ends[1]

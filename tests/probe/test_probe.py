@@ -7,7 +7,8 @@ import pytest
 from harness.experiment.gpu import GPUS
 from harness.predict.probing import constants_of
 from harness.predict.products import slowdown
-from harness.predict.time_model import KERNEL_S, StepTime, error_text
+from harness.predict.ranges import borrowed, error_text, range_on, sources_of
+from harness.predict.time_model import AGAIN, KERNEL_S
 from harness.records.calibration import Probe, ProbedRow
 
 H100 = GPUS["h100"]
@@ -28,7 +29,7 @@ def rows(true, *, host_s=1e-6):
             )
     yield ProbedRow(of="memory", what="copy", flops=0, moved_bytes=2e9, seconds=2e9 / per_s + KERNEL_S, host_s=host_s)
     for name, calls in (("launch_s", 1), ("call_s", 3)):
-        seconds = calls * true[name]
+        seconds = calls * true[name] * AGAIN  # an operation that runs again takes what the processor takes
         yield ProbedRow(of=name, what="", flops=0, moved_bytes=0, seconds=seconds, host_s=seconds)
 
 
@@ -101,16 +102,30 @@ def test_a_probe_alone_calibrates_and_plans_say_so(mbr_perf, tmp_path, monkeypat
 
 
 @pytest.mark.parametrize(
-    ("gpu", "dtype", "whose"),
+    ("gpu", "kind", "whose"),
     [
-        ("h100", "bf16", ""),
-        ("h200", "bf16", "h100"),
-        ("gb200", "bf16", "b200"),
-        ("gb200", "fp8_mx", ""),
-        ("b200", "fp8_mx", "b300, gb200, gb300"),
+        ("h100", "bf16 dense", "h100"),
+        ("h200", "bf16 dense", "h100"),
+        ("gb200", "bf16 dense", "b200"),
+        ("gb200", "fp8 dense", "gb200"),
+        ("b200", "fp8 dense", "gb200 gb300"),
+        ("b200", "fp8 host-bound dense", "h100"),
+        ("b300", "fp8 experts", "b300"),
+        ("gb300", "fp4 experts", "b300 gb200 gb300"),
+        ("h100", "bf16 host-bound experts", "h100"),
     ],
 )
-def test_seconds_have_the_error_of_their_gpu_type_and_precision_or_say_whose_they_are(gpu, dtype, whose, make_spec):
-    text = error_text(make_spec(gpu=gpu, compute_dtype=dtype), StepTime(9.0, 1.0, 0.0, 0.0, host_bound=False))
-    precision = dtype[:3] if "fp8" in dtype else dtype
-    assert (f"borrowed from {whose}:" if whose else f" measured {gpu} {precision} dense steps: ") in text
+def test_seconds_name_the_measured_steps_nearest_to_them_and_borrowed_ranges_are_wider(gpu, kind, whose):
+    found, ends = sources_of(gpu, kind), (0.9, 1.1)
+    text, (low, high) = error_text(gpu, kind), range_on(gpu, kind, ends)
+    assert " ".join(name for name, _ in found) == whose
+    assert all(f"{share * 100:.1f} % off" in text for share, _ in found.values())
+    is_own = (gpu, kind) in found
+    assert ("borrowed from" in text, f"no {gpu} {kind} step is measured" in text) == (not is_own, not is_own)
+    assert ((low, high) == ends) is is_own
+    assert low <= ends[0] and high >= ends[1]
+
+
+def test_errors_of_a_class_and_of_whole_gpu_types_add_as_squares():
+    low, high = borrowed((0.9, 1.1), (0.8, 1.0, 9))
+    assert (low, high) == (pytest.approx(0.781, abs=1e-3), pytest.approx(1.1))
