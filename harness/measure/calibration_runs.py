@@ -111,17 +111,20 @@ def _probe(paths: Sequence[str]) -> Probe | None:
         raise BadRequestError(
             f"--calibrate: several files ({', '.join(paths)})", remedy="name one file of mbr-perf probe"
         )
-    for path in paths:
-        try:
-            text = read_text(Path(path), path, most_bytes=None)
-            keys = parse_json(text, path, parse_constant=float) if text.strip() else {}
-        except BadRequestError as error:
-            raise BadRequestError(f"--calibrate {error.message}", remedy=_WANTED) from error
-        what = next((name for key, name in _OTHERS.items() if key in keys), "JSON of another kind" if keys else "empty")
-        if "constants" not in keys or "planner" in keys:
-            raise BadRequestError(f"--calibrate {path}: {what}, not a file of mbr-perf probe", remedy=_WANTED)
-        return read_document(Path(path), Probe)
-    return None
+    return _read_probe(paths[0]) if paths else None
+
+
+def _read_probe(path: str) -> Probe:
+    try:
+        text = read_text(Path(path), path, most_bytes=None)
+        keys = parse_json(text, path, parse_constant=float) if text.strip() else {}
+    except BadRequestError as error:
+        raise BadRequestError(f"--calibrate {error.message}", remedy=_WANTED) from error
+    other = next((name for key, name in _OTHERS.items() if key in keys), "")
+    if other or "constants" not in keys:
+        what = other or ("JSON of another kind" if keys else "empty")
+        raise BadRequestError(f"--calibrate {path}: {what}, not a file of mbr-perf probe", remedy=_WANTED)
+    return read_document(Path(path), Probe)
 
 
 def _one_gpu(records: Sequence[RunRecord], probe: Probe | None) -> str:

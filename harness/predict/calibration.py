@@ -10,7 +10,7 @@ from harness.predict.compose import ChunkCost
 from harness.predict.ledger import stage_memory
 from harness.predict.model_states import Adam
 from harness.predict.prediction import BOUNDS, BUILT_IN, EFFICIENCIES, HOST_SECONDS, Constants, calibrated
-from harness.predict.time_model import Efficiency, likely_seconds
+from harness.predict.time_model import Clock, Efficiency
 from harness.records.calibration import PROBED, FittedConstant
 
 Residuals = Callable[[Sequence[float]], list[float]]
@@ -126,7 +126,7 @@ class Observation:
 
     def predicted_s(self, efficiency: Efficiency) -> float:
         """Return the predicted step time at these efficiencies, in seconds."""
-        return likely_seconds(self.spec, self.busiest or self.costs, efficiency)
+        return Clock(self.spec, efficiency).step(self.busiest or self.costs).likely_s
 
     def predicted_peaks(self, constants: Constants) -> dict[int, int]:
         """Return the predicted peak in bytes of each measured stage."""

@@ -1,29 +1,24 @@
-"""Ranges of predicted peaks and seconds, by class, that hold nine of ten, and the errors of predicted costs.
+"""The range of a predicted peak, by class of job, and the error of predicted costs: nine of ten lie in it.
 
-The figures are in `ranges.json`, which `scripts/accuracy ranges` writes from the comparisons in `results/accuracy`, and
-in `fitted_times.json`. The file stands apart from `assumptions.py` because it only reads what was measured.
+The figures are in `ranges.json`, which `scripts/accuracy ranges` writes from the comparisons in `results/accuracy`. The
+file stands apart from `assumptions.py` because nothing in it is a judgement: it reads what was measured.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from math import exp, hypot, log
+from math import hypot
 from pathlib import Path
 from typing import Literal
 
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.gpu import GPUS
-from harness.units import counted
 
 DATA = Path(__file__).with_name("ranges.json")
 # From this many measured cases on a class has quantiles of its own.
 ENOUGH_ROWS = 10
 # A smaller one takes the widest errors of itself and of its nearest class, by this factor.
 WIDENED = 1.5
-# A class of steps with few rows takes the widest range of its neighbours, so many times as wide.
-STEPS_WIDENED = 1.25
-_REPEATS = 0.02  # results/accuracy/time.md, noise of published runs
 _SMALL_BYTES = 8_000_000_000
 
 ClassName = Literal[
@@ -156,89 +151,3 @@ class RatioError:
 def ratio_error() -> RatioError:
     """Return the error of two layouts' predicted times, from the generated file."""
     return RatioError(**json.loads(DATA.read_text())["layouts"])
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """What `scripts/accuracy time --fit` wrote.
-
-    ``constants``: by generation of GPUs, or GPU type, by field of `Efficiency`; Hopper's hold nearly all.
-    ``spreads``: by class of rows, between which multiples of the predicted seconds nine of ten measured ones are, and
-    the number of rows. ``errors``: by GPU type and kind (:func:`sources_of`), mean share and steps, without its model.
-    ``transfer``: as ``spreads``, of steps that are predicted without any row of their GPU type.
-    """
-
-    constants: Mapping[str, Mapping[str, float]]
-    spreads: Mapping[str, tuple[float, float, int]]
-    errors: Mapping[str, Mapping[str, tuple[float, int]]]
-    transfer: tuple[float, float, int]
-
-
-@cache
-def fitted() -> Fitted:
-    """Read the file beside this module."""
-    found = json.loads(Path(__file__).with_name("fitted_times.json").read_text())
-    spreads = {name: tuple(row) for name, row in found["spreads"].items()}
-    return Fitted(found["constants"], spreads, found["errors"], tuple(found["transfer"]))
-
-
-def generation_of(gpu: str) -> str:
-    """Return ``8.x``, ``9.x`` or ``10.x``: the first number of the GPU's compute capability, within these."""
-    return f"{min(max((GPUS[gpu].capability or (8, 0))[0], 8), 10)}.x"
-
-
-def sources_of(gpu: str, kind: str) -> dict[tuple[str, str], tuple[float, int]]:
-    """Return the nearest measured steps by GPU type and kind, which is as ``fp8 short dense``.
-
-    Its own type's steps of its kind; else those of other types; else those of its class in other precisions. Types of
-    its generation come first.
-    """
-
-    def distance(where: tuple[str, str]) -> tuple[bool, bool, bool]:
-        return where[1] != kind, generation_of(where[0]) != generation_of(gpu), where != (gpu, kind)
-
-    rows = {(name, each): row for name, kinds in fitted().errors.items() for each, row in kinds.items()}
-    alike = {where: row for where, row in rows.items() if where[1].partition(" ")[2] == kind.partition(" ")[2]}
-    nearest = min(map(distance, alike))
-    return {where: row for where, row in alike.items() if distance(where) == nearest}
-
-
-def error_text(gpu: str, kind: str) -> str:
-    """Say how far predictions of such steps were off; if none is measured on this GPU type, where they are from."""
-    found = sources_of(gpu, kind)
-    if (gpu, kind) in found:
-        share, num = found[gpu, kind]
-        return f"{counted(num, f'measured {gpu} {kind} step')}: predictions were {share * 100:.1f} % off on average"
-    steps = (f"{counted(n, f'{name} {its} step')} ({e * 100:.1f} % off)" for (name, its), (e, n) in found.items())
-    return f"borrowed from {', '.join(steps)}: no {gpu} {kind} step is measured (see mbr-perf probe)"
-
-
-def range_on(gpu: str, kind: str, ends: tuple[float, float]) -> tuple[float, float]:
-    """Return the ``ends`` of a class of steps on a GPU type: wider where no step of this kind is measured on it."""
-    return ends if (gpu, kind) in sources_of(gpu, kind) else borrowed(ends, fitted().transfer)
-
-
-def borrowed(ends: tuple[float, float], transfer: tuple[float, float, int]) -> tuple[float, float]:
-    """Return the range of a class on a GPU type without such steps. Both errors are independent.
-
-    Their logarithms add as squares: 0.9 and 0.8 give 0.781.
-    """
-    low, high = (hypot(log(own), log(other)) for own, other in zip(ends, transfer[:2], strict=True))
-    return exp(-low), exp(high)
-
-
-def step_spread_of(kind: str, spreads: Mapping[str, tuple[float, float, int]]) -> tuple[float, float, int]:
-    """Return how far the seconds of a class of steps go, low and high, and the number of rows that say so.
-
-    A class with few rows takes the widest residuals of its generation's classes, or of the same class of others,
-    widened. No range is narrower than runs of equal settings differ.
-    """
-    generation, _, own = kind.partition(" ")
-    low, high, num_rows = spreads.get(kind, (1.0, 1.0, 0))
-    if num_rows >= ENOUGH_ROWS or not spreads:
-        return min(low, 1 - _REPEATS), max(high, 1 + _REPEATS), num_rows
-    alike = {name: row for name, row in spreads.items() if ("short" in name) == ("short" in kind)}
-    near = [row for name, row in alike.items() if name.split()[0] == generation or name.partition(" ")[2] == own]
-    near = near or list(spreads.values())
-    low, high = min(row[0] for row in near), max(row[1] for row in near)
-    return 1 / (1 + STEPS_WIDENED * (1 / low - 1)), 1 + STEPS_WIDENED * (high - 1), num_rows

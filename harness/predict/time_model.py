@@ -1,21 +1,25 @@
 """Step time: a roofline per operation at real efficiencies, pipeline bubble, gradient reduction, optimizer step."""
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from math import inf
+from math import exp, hypot, inf, log
+from pathlib import Path
 from typing import NamedTuple, get_args
 
 from harness.experiment.communication import Exchange, Group, extent, group_bandwidth
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.gpu import PeakKey
+from harness.experiment.gpu import GPUS, PeakKey
 from harness.predict.compose import ChunkCost, Op, Parameters
-from harness.predict.experts import expert_launch_s
+from harness.predict.experts import captured, expert_launch_s
 from harness.predict.model_states import Adam, state_bytes
 from harness.predict.optimizer_time import COPY, optimizer_seconds, quantises_on_arrival
 from harness.predict.products import Widths, slowdown_of
-from harness.predict.ranges import error_text, fitted, generation_of, range_on, step_spread_of
+from harness.predict.ranges import ENOUGH_ROWS
 from harness.predict.schedule import schedule_of
 from harness.records.trace import OpKind, Phase
+from harness.units import counted
 
 
 @dataclass(frozen=True)
@@ -49,8 +53,33 @@ class Efficiency:
 # Where the fit of each generation starts, and what no row determines.
 LIKELY = Efficiency(gemm_bf16=0.75, gemm_low_precision=0.65, attention=0.55, memory=0.80, link=0.80, network=0.80)
 
-# The host's part of the fit goes for the hosts of all GPUs.
-_OF_THE_HOST = ("launch_s", "call_s", "norm")
+
+@dataclass(frozen=True)
+class Fitted:
+    """What `scripts/accuracy time --fit` wrote.
+
+    ``constants``: by generation of GPUs, or GPU type, by field of `Efficiency`; Hopper's hold nearly all.
+    ``spreads``: by class of rows, between which multiples of the predicted seconds nine of ten measured ones are, and
+    the number of rows. ``errors``: by GPU type and kind (:func:`sources_of`), mean share and steps, without its model.
+    ``transfer``: as ``spreads``, of steps that are predicted without any row of their GPU type.
+    """
+
+    constants: Mapping[str, Mapping[str, float]]
+    spreads: Mapping[str, tuple[float, float, int]]
+    errors: Mapping[str, Mapping[str, tuple[float, int]]]
+    transfer: tuple[float, float, int]
+
+
+@cache
+def fitted() -> Fitted:
+    """Read the file beside this module."""
+    found = json.loads(Path(__file__).with_name("fitted_times.json").read_text())
+    return Fitted(**{name: found[name] for name in ("constants", "spreads", "errors", "transfer")})
+
+
+def generation_of(gpu: str) -> str:
+    """Return ``8.x``, ``9.x`` or ``10.x``: the first number of the GPU's compute capability, within these."""
+    return f"{min(max((GPUS[gpu].capability or (8, 0))[0], 8), 10)}.x"
 
 
 @cache
@@ -70,7 +99,7 @@ def base_of(generation: str, hopper: Efficiency) -> Efficiency:
     """Return what holds before the generation's own constants: later GPUs take Hopper's, earlier ones its host's."""
     if generation != "8.x":
         return hopper
-    return replace(LIKELY, **{name: getattr(hopper, name) for name in _OF_THE_HOST})
+    return replace(LIKELY, launch_s=hopper.launch_s, call_s=hopper.call_s, norm=hopper.norm)
 
 
 def kind_of_step(spec: ExperimentSpec, time: "StepTime") -> str:
@@ -82,6 +111,59 @@ def kind_of_step(spec: ExperimentSpec, time: "StepTime") -> str:
     return f"{generation_of(spec.gpu)} {pace}{'experts' if spec.model.moe else 'dense'}"
 
 
+def sources_of(gpu: str, kind: str) -> dict[tuple[str, str], tuple[float, int]]:
+    """Return the nearest measured steps by GPU type and kind, which is as ``fp8 short dense``.
+
+    Its own type's steps of its kind; else those of other types; else those of its class in other precisions. Types of
+    its generation come first.
+    """
+
+    def distance(where: tuple[str, str]) -> tuple[bool, bool, bool]:
+        return where[1] != kind, generation_of(where[0]) != generation_of(gpu), where != (gpu, kind)
+
+    rows = {(name, each): row for name, kinds in fitted().errors.items() for each, row in kinds.items()}
+    alike = {where: row for where, row in rows.items() if where[1].partition(" ")[2] == kind.partition(" ")[2]}
+    nearest = min(map(distance, alike))
+    return {where: row for where, row in alike.items() if distance(where) == nearest}
+
+
+def error_text(gpu: str, kind: str) -> str:
+    """Say how far predictions of such steps were off; if none is measured on this GPU type, where they are from."""
+    found = sources_of(gpu, kind)
+    if (gpu, kind) in found:
+        share, num = found[gpu, kind]
+        return f"{counted(num, f'measured {gpu} {kind} step')}: predictions were {share * 100:.1f} % off on average"
+    steps = (f"{counted(n, f'{name} {its} step')} ({e * 100:.1f} % off)" for (name, its), (e, n) in found.items())
+    return f"borrowed from {', '.join(steps)}: no {gpu} {kind} step is measured (see mbr-perf probe)"
+
+
+def borrowed(ends: tuple[float, float], transfer: tuple[float, float, int]) -> tuple[float, float]:
+    """Return a class's range on a type without such steps: errors' logarithms add as squares, 0.9 and 0.8: 0.781."""
+    low, high = (hypot(log(own), log(other)) for own, other in zip(ends, transfer[:2], strict=True))
+    return exp(-low), exp(high)
+
+
+def spread_of(kind: str, spreads: Mapping[str, tuple[float, float, int]]) -> tuple[float, float, int]:
+    """Return how far the seconds of a class of steps go, low and high, and the number of rows that say so.
+
+    A class with few rows takes the widest residuals of its generation's classes, or of the same class of others,
+    widened. No range is narrower than runs of equal settings differ.
+    """
+    generation, _, own = kind.partition(" ")
+    low, high, num_rows = spreads.get(kind, (1.0, 1.0, 0))
+    if num_rows >= ENOUGH_ROWS or not spreads:
+        return min(low, 1 - _REPEATS), max(high, 1 + _REPEATS), num_rows
+    alike = {name: row for name, row in spreads.items() if ("short" in name) == ("short" in kind)}
+    near = [row for name, row in alike.items() if name.split()[0] == generation or name.partition(" ")[2] == own]
+    near = near or list(spreads.values())
+    low, high = min(row[0] for row in near), max(row[1] for row in near)
+    return 1 / (1 + WIDENED * (1 / low - 1)), 1 + WIDENED * (high - 1), num_rows
+
+
+# A class with few rows takes the widest range of its neighbours, so many times as wide.
+WIDENED = 1.25
+_REPEATS = 0.02  # results/accuracy/time.md, noise of published runs
+
 # What runs again takes the host's processor alone; launch_s and call_s also hold the waits of published steps. A simple
 # operation takes AGAIN of launch_s: chosen by hand, with published costs of Moonlight's settings in view. A product, a
 # norm or the like takes as long as CALL of them, an attention as ATTENTION products (results/accuracy/host.md).
@@ -91,22 +173,6 @@ _AGAIN = {"gemm": AGAIN * CALL, "attention": AGAIN * CALL * ATTENTION}
 # A kernel that follows another begins so much later than the other ends (NVIDIA, Getting Started with CUDA Graphs,
 # 2019: 3.8 us from kernel to kernel of 2.9 us each).
 KERNEL_S = 0.9e-6
-
-# Share of a layer's operations in each part that transformer-engine's graphs capture: of the 22 of a forward pass of
-# Llama 3 70B and the 53 of Qwen3 30B-A3B, counted in their traces with megatron-core 0.16.1.
-_CAPTURED_DENSE = {"attn": 14 / 22, "mlp": 8 / 22}
-_CAPTURED_MOE = {"attn": 13 / 53, "moe": 40 / 53, "moe_router": 30 / 53, "moe_preprocess": 1 / 53}
-
-
-def captured(spec: ExperimentSpec) -> float:
-    """Share of the operations of a pass that CUDA graphs launch without the host."""
-    graphs = spec.cuda_graph
-    if graphs.impl == "none":
-        return 0.0
-    parts = _CAPTURED_MOE if spec.model.moe else _CAPTURED_DENSE
-    if not graphs.scope or "full_iteration" in (graphs.impl, *graphs.scope):
-        return 1.0
-    return min(1.0, sum(parts.get(part, 0.0) for part in graphs.scope))
 
 
 @dataclass(frozen=True)
@@ -137,11 +203,6 @@ class StepTime:
         return self.likely_s * self.low, self.likely_s * self.high
 
 
-def likely_seconds(spec: ExperimentSpec, stages: tuple[tuple[ChunkCost, ...], ...], likely: Efficiency) -> float:
-    """Return the seconds of one step at the given efficiencies."""
-    return Clock(spec, likely).step(stages).likely_s
-
-
 def step_time(
     spec: ExperimentSpec,
     stages: tuple[tuple[ChunkCost, ...], ...],
@@ -157,10 +218,12 @@ def step_time(
     ``efficiency`` that is not the GPU's own.
     """
     likely = Clock(spec, efficiency or typical(spec.gpu), adam).step(stages)
-    low, high, _ = step_spread_of(kind_of_step(spec, likely), fitted().spreads)
+    low, high, _ = spread_of(kind_of_step(spec, likely), fitted().spreads)
     if efficiency in (None, typical(spec.gpu)):
         kind = kind_of_error(spec, likely)
-        origin, (low, high) = error_text(spec.gpu, kind), range_on(spec.gpu, kind, (low, high))
+        origin = error_text(spec.gpu, kind)
+        if (spec.gpu, kind) not in sources_of(spec.gpu, kind):
+            low, high = borrowed((low, high), fitted().transfer)
     if spread is not None:
         low, high = 1 / (1 + spread), 1 + spread
     return replace(likely, low=min(1.0, low), high=max(1.0, high), origin=origin)

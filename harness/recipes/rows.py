@@ -91,24 +91,24 @@ def recipes_document(directory: Path | None, gpu: str | None = None) -> RecipesD
 
 
 def _summary(recipe: Recipe) -> RecipeRow:
-    gpus: dict[str, GpuRow] = {}
-    for gpu in dict.fromkeys(point.key.gpu for point in recipe.points):
-        points = [point for point in recipe.points if point.key.gpu == gpu]
-        keys, running = (
-            [p.key for p in points],
-            [p.key for p in points if not (p.key.inconsistent or refusals(recipe, p))],
-        )
-        by_dtype = grouped((key.compute_dtype, key.variant) for key in running)
-        has_plain = not all(key.variant for key in keys)  # else -cv is chosen by itself, or asked for
-        gpus[gpu] = GpuRow(
-            tasks=list(dict.fromkeys(key.task for key in keys)),
-            compute_dtypes=list(dict.fromkeys(key.compute_dtype for key in keys)),
-            num_gpus=sorted({key.num_gpus for key in keys}),
-            refused=sorted({key.compute_dtype for key in keys} - by_dtype.keys()),
-            only_variants={name: of[0] for name, of in by_dtype.items() if has_plain and of[0] and all(of)},
-        )
+    by_gpu = grouped((point.key.gpu, point) for point in recipe.points)
+    gpus = {gpu: _gpu_row(recipe, points) for gpu, points in by_gpu.items()}
     billions = round(parameter_count(full_size(recipe)) / 1e9, 3)
     return RecipeRow.of(recipe.header, recipe=recipe.header.name, parameters_billion=billions, gpus=gpus)
+
+
+def _gpu_row(recipe: Recipe, points: list[OperatingPoint]) -> GpuRow:
+    keys = [point.key for point in points]
+    running = [point.key for point in points if not (point.key.inconsistent or refusals(recipe, point))]
+    variants = grouped((key.compute_dtype, key.variant) for key in running)
+    has_plain = any(key.variant is None for key in keys)  # else the only variant needs no option
+    return GpuRow(
+        tasks=list(dict.fromkeys(key.task for key in keys)),
+        compute_dtypes=list(dict.fromkeys(key.compute_dtype for key in keys)),
+        num_gpus=sorted({key.num_gpus for key in keys}),
+        refused=sorted({key.compute_dtype for key in keys} - variants.keys()),
+        only_variants={dtype: of[0] for dtype, of in variants.items() if has_plain and of[0] and None not in of},
+    )
 
 
 def full_size(recipe: Recipe) -> ExperimentSpec:

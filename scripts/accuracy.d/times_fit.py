@@ -13,10 +13,19 @@ import numpy as np
 from page import data_text
 from times_steps import SCATTER, Step
 
-from harness.predict import ranges, time_model
+from harness.predict import time_model
 from harness.predict.calibration import least_squares
-from harness.predict.ranges import ENOUGH_ROWS, STEPS_WIDENED, borrowed, step_spread_of
-from harness.predict.time_model import LIKELY, Efficiency, StepTime, base_of, kind_of_error
+from harness.predict.ranges import ENOUGH_ROWS
+from harness.predict.time_model import (
+    LIKELY,
+    WIDENED,
+    Efficiency,
+    StepTime,
+    base_of,
+    borrowed,
+    kind_of_error,
+    spread_of,
+)
 from harness.records.store import write_atomically
 from harness.units import grouped
 
@@ -106,13 +115,13 @@ class Fit:
         compared, without_type = (
             [x for x in of if x.step.spec.gpu != gpu] for of in (self.compared, self.without_type)
         )
-        low, high = borrowed(step_spread_of(row.kind, spreads(compared))[:2], _transfer(without_type))
+        low, high = borrowed(spread_of(row.kind, spreads(compared))[:2], _transfer(without_type))
         return row.time.likely_s * low, row.time.likely_s * high
 
     def range_of(self, row: Compared) -> tuple[float, float]:
         """Seconds that hold nine of ten steps, from residuals of other models' rows."""
         others = spreads(each for each in self.compared if each.step.model != row.step.model)
-        low, high, _ = step_spread_of(row.kind, others)
+        low, high, _ = spread_of(row.kind, others)
         return row.time.likely_s * min(1.0, low), row.time.likely_s * max(1.0, high)
 
 
@@ -215,7 +224,7 @@ def _spread(ratios: Sequence[float], num_alike: int) -> tuple[float, float, int]
     """
     low, high = min(1.0, percentile(ratios, 0.05)), max(1.0, percentile(ratios, 0.95))
     if num_alike < ENOUGH_ROWS:
-        low, high = 1 / (1 + STEPS_WIDENED * (1 / low - 1)), 1 + STEPS_WIDENED * (high - 1)
+        low, high = 1 / (1 + WIDENED * (1 / low - 1)), 1 + WIDENED * (high - 1)
     if num_alike < FEW_MODELS:
         low, high = min(low, 1 / high), max(high, 1 / low)
     return low, high, len(ratios)
@@ -242,5 +251,5 @@ def write(found: Fit) -> None:
         "written_by": "scripts/accuracy time --fit",
     }
     write_atomically(FILE, data_text(document))
-    ranges.fitted.cache_clear()
+    time_model.fitted.cache_clear()
     time_model.typical.cache_clear()

@@ -19,10 +19,9 @@ from harness.experiment.recompute import parse_recompute
 from harness.launch.environment import Host
 from harness.predict.compose import ChunkCost, Op, Work
 from harness.predict.experts import at_pace
-from harness.predict.ranges import generation_of
 from harness.predict.search import Traces
 from harness.predict.stages import Composer
-from harness.predict.time_model import Efficiency, StepTime, kind_of_step, likely_seconds, step_time
+from harness.predict.time_model import Clock, Efficiency, StepTime, generation_of, kind_of_step, step_time
 from harness.resolve.recipe import Request
 from harness.resolve.resolve import resolve
 
@@ -68,7 +67,7 @@ class Step:
 
     def predicted(self, efficiency: Efficiency) -> float:
         """Return the seconds at these efficiencies."""
-        return likely_seconds(self.spec, self.condensed, efficiency)
+        return Clock(self.spec, efficiency).step(self.condensed).likely_s
 
     def time(self, efficiency: Efficiency) -> StepTime:
         """Return the whole prediction."""

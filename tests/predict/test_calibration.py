@@ -7,7 +7,7 @@ import pytest
 from harness.predict.calibration import Observation, fit, left_out
 from harness.predict.prediction import BOUNDS, BUILT_IN, EFFICIENCIES, Constants, calibrated
 from harness.predict.stages import Composer
-from harness.predict.time_model import likely_seconds
+from harness.predict.time_model import Clock
 from harness.records.trace import OpCost
 
 TRUE = Constants(
@@ -47,7 +47,7 @@ def observe(spec_of, by_hand):
         costs = composer.chunk_costs(traces)
         run = Observation(name, spec, costs, dict.fromkeys(range(len(costs)), 0), tuple(outside))
         peaks = {pp_rank: peak + more_bytes for pp_rank, peak in run.predicted_peaks(truth).items()}
-        return replace(run, peaks=peaks, step_s=likely_seconds(spec, costs, truth.efficiency(spec.gpu)))
+        return replace(run, peaks=peaks, step_s=Clock(spec, truth.efficiency(spec.gpu)).step(costs).likely_s)
 
     return make
 
