@@ -7,7 +7,7 @@ from harness.errors import ExitCode
 from harness.experiment.effective import EffectiveRecompute
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.rules.rule import Finding
-from harness.show.json import Document
+from harness.show.json import Document, at
 from harness.show.page import GAP, Block, Code, Details, Line, Page, Span, Style, answer_line, details
 from harness.show.request_text import (
     assumed_lines,
@@ -21,10 +21,10 @@ from harness.units import counted
 
 
 class CheckDocument(Document):
-    """``mbr-perf check --json``. ``cure``: options that mend all errors, if mbr-perf knows any."""
+    """``mbr-perf check --json``. ``legal_with``: options that mend all errors, if mbr-perf knows any."""
 
     findings: tuple[Finding, ...]
-    cure: tuple[str, ...]
+    legal_with: tuple[str, ...] = at("cure")
     effective: EffectiveRecompute | None
     exit_code: int
     spec: ExperimentSpec

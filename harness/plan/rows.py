@@ -45,7 +45,10 @@ class StageRow(StagePrediction, Shown):
 
 
 class SettingRow(Shown):
-    """One setting. Without a prediction its figures are null, and ``reason`` says why."""
+    """One setting. Without a prediction its figures are null, and ``reason`` says why.
+
+    ``step_time_origin``: the measured steps that the seconds and their range are from.
+    """
 
     layout: Text
     recompute: str = at("text")
@@ -112,7 +115,10 @@ class PasteRow(Shown):
 
 
 class LayoutRow(Shown):
-    """What was planned for one layout, and with which limits. ``cure``: the better setting of the allocator, if any."""
+    """What was planned for one layout, and with which limits. ``cure``: the better setting of the allocator, if any.
+
+    ``steps_to_fit``: what to try, in this order, until a setting fits.
+    """
 
     layout: Text
     problem: None = None
@@ -133,7 +139,7 @@ class LayoutRow(Shown):
     inert_modules: dict[str, str] = at("inert")
     not_combined: tuple[str, ...] = at("skipped")
     modules_by_price: tuple[ModuleWorth, ...]
-    advice: tuple[Advice, ...]
+    steps_to_fit: tuple[Advice, ...]
     to_paste: tuple[PasteRow, ...]
 
     @classmethod
@@ -152,7 +158,7 @@ class LayoutRow(Shown):
             safe_instead=safe_instead(plan),
             riskier_because=riskier_text(plan),
             modules_by_price=module_worths(plan),
-            advice=advice(plan),
+            steps_to_fit=advice(plan),
             cure=SettingRow.of_row(plan.cure, layout, plan.limits.needs) if plan.cure else None,
             to_paste=[PasteRow.of(each, recompute=text) for text, each in pasted],
         )

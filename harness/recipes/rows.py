@@ -25,14 +25,14 @@ from harness.units import grouped
 class GpuRow(Shown):
     """What a recipe has for one GPU type.
 
-    ``refused``: precisions of whose points none runs as published. ``only_variants``: precisions that only points of a
-    ``--variant`` have, and the first that runs.
+    ``refused_dtypes``: precisions with which no point runs as published. ``only_variants``: precisions that need a
+    ``--variant``, and the first one.
     """
 
     tasks: list[str]
     compute_dtypes: list[str]
     num_gpus: list[int]
-    refused: list[str]
+    refused_dtypes: list[str]
     only_variants: dict[str, str]
 
 
@@ -106,7 +106,7 @@ def _gpu_row(recipe: Recipe, points: list[OperatingPoint]) -> GpuRow:
         tasks=list(dict.fromkeys(key.task for key in keys)),
         compute_dtypes=list(dict.fromkeys(key.compute_dtype for key in keys)),
         num_gpus=sorted({key.num_gpus for key in keys}),
-        refused=sorted({key.compute_dtype for key in keys} - variants.keys()),
+        refused_dtypes=sorted({key.compute_dtype for key in keys} - variants.keys()),
         only_variants={dtype: of[0] for dtype, of in variants.items() if has_plain and of[0] and None not in of},
     )
 

@@ -33,7 +33,7 @@ def recipes_page(rows: Iterable[RecipeRow]) -> Page:
             lines.append([*cells, gpu, precisions, " ".join(map(str, there.num_gpus))])
             cells = ["", "", ""]
     columns = ("recipe", Column("family", drop=1), "parameters", "GPU", "precisions", "GPUs")
-    is_marked = any(there.refused for row in found for there in row.gpus.values())
+    is_marked = any(there.refused_dtypes for row in found for there in row.gpus.values())
     refused = f"*: megatron-core {ASSUMED_MEGATRON_CORE} refuses each of these points as published"
     note = f"{refused}; `recipes show NAME` has the rule, `plan` the options that work"
     return Page(
@@ -44,7 +44,7 @@ def recipes_page(rows: Iterable[RecipeRow]) -> Page:
 
 def _marked(there: GpuRow, dtype: str) -> str:
     variant = there.only_variants.get(dtype)
-    return dtype + "*" * (dtype in there.refused) + f" (-cv {variant})" * bool(variant)
+    return dtype + "*" * (dtype in there.refused_dtypes) + f" (-cv {variant})" * bool(variant)
 
 
 def recipe_page(recipe: Recipe) -> Page:

@@ -77,7 +77,7 @@ def test_a_small_memory_changes_the_answer_and_gives_the_ladder(plan):
     enough = (row["fits_range_bytes"][1] + row["device_bytes"] - row["reserved_bytes"]) / 1024**3 + 0.001
     document = json.loads(plan(*LLAMA, "--json", "--fit_into", f"{enough:.3f}", "--margin", "0").out)
     assert document["recommended"] == "full:block:1"
-    assert [step["step"] for step in document["layouts"][0]["advice"]] == ["allocator", "modules", "layers"]
+    assert [step["step"] for step in document["layouts"][0]["steps_to_fit"]] == ["allocator", "modules", "layers"]
 
 
 def test_several_layouts_are_compared_and_illegal_ones_say_why(plan):
@@ -173,9 +173,9 @@ def test_a_wrong_request_exits_2_before_anything_is_traced(plan, options, messag
 def test_where_cuda_graphs_forbid_what_would_fit_the_plan_without_them_is_named(plan):
     graphs = (*LLAMA[:-1], "transformer_engine")
     document = json.loads(plan(*graphs, "--json", "--fit_into", "8").out)
-    assert "graphs" in [step["step"] for step in document["layouts"][0]["advice"]]
+    assert "graphs" in [step["step"] for step in document["layouts"][0]["steps_to_fit"]]
     eager = json.loads(plan(*LLAMA, "--json", "--fit_into", "8").out)
-    assert "graphs" not in [step["step"] for step in eager["layouts"][0]["advice"]]
+    assert "graphs" not in [step["step"] for step in eager["layouts"][0]["steps_to_fit"]]
 
 
 def test_without_a_gpu_several_points_are_commands_also_for_several_layouts(plan):
@@ -273,7 +273,7 @@ def test_a_setting_of_the_allocator_is_advised_before_recompute(plan, compute_dt
     job = (*SFT, "-c", compute_dtype, "--cuda_graph_impl", "none", "--only", "none", "full:block:1")
     found = json.loads(plan(*job, "-E", f"PYTORCH_CUDA_ALLOC_CONF={conf}", "--json").out)
     (layout,) = found["layouts"]
-    cure, use, settled = layout["cure"], layout["to_paste"][0], layout["advice"][0]
+    cure, use, settled = layout["cure"], layout["to_paste"][0], layout["steps_to_fit"][0]
     assert (found["recommended"], cure["recompute"], cure["verdict"]) == ("full:block:1", "none", "FITS")
     assert (use["recompute"], use["environment"]) == ("none", f"-E PYTORCH_CUDA_ALLOC_CONF={EXPANDABLE}")
     assert (settled["step"], settled["settles"]) == ("allocator", True)
@@ -288,7 +288,11 @@ def test_a_setting_of_the_allocator_is_advised_before_recompute(plan, compute_dt
     again = json.loads(plan(*job, *use["environment"].split(), "--json").out)
     (same,) = (row for row in again["settings"] if row["recompute"] == "none")
     assert {key: same[key] for key in cure if key != "stages"} == {key: cure[key] for key in cure if key != "stages"}
-    assert (again["recommended"], again["layouts"][0]["cure"], cure["reserved_source"]) == ("none", None, "replayed")
+    assert (again["recommended"], again["layouts"][0]["cure"], cure["reserved_source"]) == (
+        "none",
+        None,
+        "replayed",
+    )
 
 
 @pytest.mark.slow
@@ -301,7 +305,7 @@ def test_without_graphs_the_allocator_is_advised_too(plan):
     assert "--cuda_graph_impl none" in line and f" none with {EXPANDABLE} " in line
     assert [(use["recompute"], use["environment"]) for use in found["to_paste"]] == [("none", f"-E {SEGMENTS}:True")]
     assert "model.cuda_graph_impl=none" in found["to_paste"][0]["bridge"]
-    steps = {step["step"]: step for step in found["advice"]}
+    steps = {step["step"]: step for step in found["steps_to_fit"]}
     assert (steps["allocator"]["settles"], steps["graphs"]["settles"]) == (False, True)
     seconds = [json.loads(plan(*job, *more, "--json").out)["settings"] for more in ((), ("--cuda_graph_impl", "none"))]
     with_graphs, without = (row for [row] in seconds)
@@ -330,7 +334,7 @@ GRAPHS = ("-mr", "llama3_70b", "--task", "sft", "-g", "h100", "-c", "fp8_cs", "-
 )
 def test_where_graphs_decide_the_answer_says_what_is_needed_beside_the_peak(plan, options, peak, answer):
     document = json.loads(plan(*GRAPHS, *options, "--only", "none", "--json").out)
-    (none,), (step, *_) = document["settings"], document["layouts"][0]["advice"]
+    (none,), (step, *_) = document["settings"], document["layouts"][0]["steps_to_fit"]
     lines = plan(*GRAPHS, *options).out.splitlines()
     assert f"none needs ~{none['fits_bytes'] / 2**30:.1f} GiB (peak ~{peak})" in lines[0]
     assert (step["text"].startswith(f"{SEGMENTS}:True{answer}"), step["helps"]) == (True, False)

@@ -31,7 +31,7 @@ def named(answer):
 def test_one_command_avoids_all_rules_that_refuse_a_point(mbr_perf):
     refused = mbr_perf("plan", *REFUSED)
     assert [line[7:10] for line in refused.err.splitlines() if line.startswith("error: ")] == ["G18", "G27"]
-    cure = json.loads(mbr_perf("check", *REFUSED, "--no_megatron", "--json").out)["cure"]
+    cure = json.loads(mbr_perf("check", *REFUSED, "--no_megatron", "--json").out)["legal_with"]
     assert named(refused) == ["plan", *REFUSED, *cure]
     assert named(mbr_perf("plan", *REFUSED, "--search")) == ["plan", *REFUSED, "--search", *cure]
     assert mbr_perf("check", *REFUSED, "--no_megatron", *cure).code == 0
