@@ -60,13 +60,9 @@ def need_text(plan: Plan, best: Row, unit: str) -> tuple[str, str]:
 
 
 def _without_text(plan: Plan, none: Row, unit: str) -> str:
-    """Say what no recompute needs, and why it is TIGHT where it is, or not recommended where it fits."""
+    """Say what no recompute needs, and why it is TIGHT where it is."""
     if none.prediction is None:
         return ""
-    if none.verdict == "FITS" and plan.recommended and (best := plan.recommended.prediction):
-        more = none.prediction.fits[1] - best.fits[1]
-        apart = f"needs {size_in(abs(more), unit)} {unit}"
-        return f"; recompute none is as fast, {f'but {apart} more' if more >= 0 else f'and {apart} less'}"
     whose = "; with CUDA graphs recompute none" if plan.recommended is None and eager(plan) else "; recompute none"
     most = f", up to {size_in(none.prediction.fits[2], unit)} (TIGHT)" if none.verdict == "TIGHT" else ""
     return f"{whose} needs {_likely_text(none.prediction, unit)}{most}"

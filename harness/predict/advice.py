@@ -136,8 +136,7 @@ def same_time_text(plan: Plan) -> str:
     others = ", ".join(f"{row.label}{_at(row)}" for row in plan.same_time)
     error = cost_error()
     return (
-        f"the same time, as far as predictions can tell: {others}; the recommended setting needs the least memory of "
-        "them "
+        f"the same time, as far as predictions can tell: {others}; the recommended one needs or recomputes the least "
         f"(in {error.num_rows} measured cases, predicted costs err by {error.share * 100:.0f} % of the cost)"
     )
 

@@ -29,7 +29,7 @@ from harness.predict.trace_book import MissingTraceError, Shared
 from harness.predict.trace_cases import base_policies
 from harness.records.prediction import PredictionRecord
 from harness.records.trace import ChunkTrace, TraceCase
-from harness.units import format_bytes
+from harness.units import GIB, format_bytes
 
 # Above this many combinations, modules that free almost nothing are tried alone only.
 _MANY = 16
@@ -239,7 +239,7 @@ class Plan:
 
     @property
     def same_time(self) -> tuple[Row, ...]:
-        """Return the other settings whose time may equal the recommended setting's; each needs more memory."""
+        """Return the other settings whose time may equal the recommended setting's."""
         return tuple(row for row in same_time(self.rows, self.limits) if row is not self.recommended)
 
     @property
@@ -352,8 +352,15 @@ def judged(prediction: Prediction | PredictionRecord | None, limits: Limits) -> 
 
 
 def recommended(rows: tuple[Row, ...], limits: Limits) -> Row | None:
-    """Return the smallest of the settings that are as cheap as the cheapest; None where nothing fits or is judged."""
-    return min(same_time(rows, limits), key=lambda row: cost_of(row)[::-1], default=None)
+    """Return the best of the settings that are as fast as the fastest; None where nothing fits or is judged.
+
+    That is the one with the least need, as tables show it. Where all fit, none that recomputes more than another does.
+    """
+    equal = same_time(rows, limits)
+    fewest = [row for row in equal if row.verdict == "TIGHT" or not any(_is_part(other, row) for other in equal)]
+    return min(
+        fewest, key=lambda row: (row.prediction and round(row.prediction.fits[1] / GIB, 1), cost_of(row)), default=None
+    )
 
 
 def same_time(rows: tuple[Row, ...], limits: Limits) -> tuple[Row, ...]:
@@ -369,9 +376,14 @@ def same_time(rows: tuple[Row, ...], limits: Limits) -> tuple[Row, ...]:
 
 def _is_cheaper(first: Row, second: Row) -> bool:
     """Return whether ``first`` certainly costs less. What runs again in addition certainly costs more."""
-    costs, policies = (cost_of(first)[0], cost_of(second)[0]), [row.candidate.spec.recompute for row in (first, second)]
-    is_part = runs_again(policies[1], policies[0]) and not runs_again(*policies)
-    return costs[1] - costs[0] > (SAME_COST if is_part else cost_error().between(*costs))
+    costs = cost_of(first)[0], cost_of(second)[0]
+    return costs[1] - costs[0] > (SAME_COST if _is_part(first, second) else cost_error().between(*costs))
+
+
+def _is_part(first: Row, second: Row) -> bool:
+    """Return whether ``second`` runs again all that ``first`` does, and more."""
+    one, other = (row.candidate.spec.recompute for row in (first, second))
+    return runs_again(other, one) and not runs_again(one, other)
 
 
 def _is_affordable(row: Row, limits: Limits) -> bool:

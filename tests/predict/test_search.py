@@ -173,12 +173,12 @@ def test_where_nothing_fits_with_its_whole_range_a_tight_setting_is_recommended_
 
 
 def with_costs(made, costs: dict[str, tuple[float, int]]):
-    """The plan with only these settings: their costs, and peaks that differ in the number of GB; all fit."""
+    """The plan with only these settings: their costs, and needs that differ in the number of GB; all fit."""
     rows = []
     for text, (cost, gigabytes) in costs.items():
         row = row_of(made, text)
-        worst = replace(row.prediction.worst, total=gigabytes * 10**9)
-        rows.append(replace(row, overhead=cost, verdict="FITS", prediction=replace(row.prediction, stages=(worst,))))
+        held = replace(row.prediction.held[0], fits=3 * (gigabytes * 10**9,))
+        rows.append(replace(row, overhead=cost, verdict="FITS", prediction=replace(row.prediction, held=(held,))))
     return replace(made, rows=tuple(rows), recommended=recommended(tuple(rows), made.limits))
 
 
@@ -203,6 +203,13 @@ def test_more_of_the_same_recompute_is_certainly_slower(planned):
     assert (made.recommended.text, made.same_time) == ("full:block:1", ())
     made = with_costs(planned(), {"none": (0.0, 50), "mlp": (0.002, 40)})
     assert made.recommended.text == "none"
+
+
+def test_of_equally_fast_settings_that_fit_none_recomputes_more_than_another(planned):
+    made = with_costs(planned(), {"none": (0.0, 50), "mlp": (0.0, 40)})
+    assert (made.recommended.text, [row.text for row in made.same_time]) == ("none", ["mlp"])
+    tight = tuple(replace(row, verdict="TIGHT") for row in made.rows)
+    assert recommended(tight, made.limits).text == "mlp"
 
 
 @pytest.mark.parametrize(("more", "fewer", "expected"), [
