@@ -114,12 +114,12 @@ def kind_of_step(spec: ExperimentSpec, time: "StepTime") -> str:
 def sources_of(gpu: str, kind: str) -> dict[tuple[str, str], tuple[float, int]]:
     """Return the nearest measured steps by GPU type and kind, which is as ``fp8 short dense``.
 
-    Its own type's steps of its kind; else those of other types; else those of its class in other precisions. Types of
-    its generation come first.
+    Its own type's steps of its kind; else those of its generation, whose constants it has, in its precision or another;
+    else those of others.
     """
 
     def distance(where: tuple[str, str]) -> tuple[bool, bool, bool]:
-        return where[1] != kind, generation_of(where[0]) != generation_of(gpu), where != (gpu, kind)
+        return generation_of(where[0]) != generation_of(gpu), where[1] != kind, where != (gpu, kind)
 
     rows = {(name, each): row for name, kinds in fitted().errors.items() for each, row in kinds.items()}
     alike = {where: row for where, row in rows.items() if where[1].partition(" ")[2] == kind.partition(" ")[2]}

@@ -111,6 +111,7 @@ def test_a_probe_alone_calibrates_and_plans_say_so(mbr_perf, tmp_path, monkeypat
         ("b200", "fp8 host-bound dense", "h100"),
         ("b300", "fp8 experts", "b300"),
         ("gb300", "fp4 experts", "b300 gb200 gb300"),
+        ("gb300", "bf16 experts", "b300 gb200 gb300"),
         ("h100", "bf16 host-bound experts", "h100"),
     ],
 )
