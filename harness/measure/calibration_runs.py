@@ -51,7 +51,8 @@ def calibrate(request: CalibrationRequest, host: Host) -> tuple[Calibration, Pat
     BadRequestError, before anything is written, for runs that cannot be read, for several GPU types, and if the runs
     determine no constant.
     """
-    paths = [given for given in request.given if _is_no_run(Path(given))]
+    files = [given for given in request.given if Path(given).exists() and not Path(given).is_dir()]
+    paths = [given for given in files if Path(given).name != RECORD]
     records = _records([given for given in request.given if given not in paths])
     probe = _probe(paths)
     gpu = _one_gpu(records, probe)
@@ -102,29 +103,22 @@ _WANTED = "name a file that mbr-perf probe wrote, or runs: folders, ids or files
 _OTHERS = {"planner": "a calibration", "metrics": "golden values", "run_id": "the record of a run under another name"}
 
 
-def _is_no_run(path: Path) -> bool:
-    return path.exists() and not path.is_dir() and path.name != RECORD
-
-
 def _probe(paths: Sequence[str]) -> Probe | None:
     if len(paths) > 1:
-        raise BadRequestError(
-            f"--calibrate: several files ({', '.join(paths)})", remedy="name one file of mbr-perf probe"
-        )
-    return _read_probe(paths[0]) if paths else None
-
-
-def _read_probe(path: str) -> Probe:
-    try:
-        text = read_text(Path(path), path, most_bytes=None)
-        keys = parse_json(text, path, parse_constant=float) if text.strip() else {}
-    except BadRequestError as error:
-        raise BadRequestError(f"--calibrate {error.message}", remedy=_WANTED) from error
-    other = next((name for key, name in _OTHERS.items() if key in keys), "")
-    if other or "constants" not in keys:
-        what = other or ("JSON of another kind" if keys else "empty")
-        raise BadRequestError(f"--calibrate {path}: {what}, not a file of mbr-perf probe", remedy=_WANTED)
-    return read_document(Path(path), Probe)
+        names = ", ".join(paths)
+        raise BadRequestError(f"--calibrate: several files ({names})", remedy="name one file of mbr-perf probe")
+    for path in paths:
+        try:
+            text = read_text(Path(path), path, most_bytes=None)
+            keys = parse_json(text, path, parse_constant=float) if text.strip() else {}
+        except BadRequestError as error:
+            raise BadRequestError(f"--calibrate {error.message}", remedy=_WANTED) from error
+        kinds = [name for key, name in _OTHERS.items() if key in keys]
+        if kinds or "constants" not in keys:
+            what = (*kinds, "JSON of another kind" if keys else "empty")[0]
+            raise BadRequestError(f"--calibrate {path}: {what}, not a file of mbr-perf probe", remedy=_WANTED)
+        return read_document(Path(path), Probe)
+    return None
 
 
 def _one_gpu(records: Sequence[RunRecord], probe: Probe | None) -> str:
