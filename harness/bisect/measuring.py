@@ -28,7 +28,7 @@ from harness.records.batches import Build
 from harness.records.folders import checkout_dir
 from harness.records.job import JobRun
 from harness.records.store import RECORD, read_record
-from harness.show.progress import CellProgress
+from harness.show.progress import CellProgress, Show
 from harness.units import first_line
 
 
@@ -52,12 +52,16 @@ class Bench:
 
     def measured(self, place: int, kind: str, number: int) -> Measured:
         """Trace or train the revision once. ``problem`` says why it has no figures. StoppedError after a signal."""
+        num_steps = self.plan.spec.measure.max_steps if kind == "run" else 1
+        show = self.progress.start(f"{self.plan.revisions[place].name}, {kind} {number + 1}", num_steps)
         try:
             build = self._build(place)
-            found = self._traced(build) if kind == "trace" else self._trained(build, place, number)
+            found = self._traced(build, show) if kind == "trace" else self._trained(build, place, number, show)
         except HarnessError as error:
             found = {"problem": first_line(error.message)}
-        return Measured.model_validate({"place": place, "kind": kind, "number": number, **found})
+        measured = Measured.model_validate({"place": place, "kind": kind, "number": number, **found})
+        self.progress.finish(measured.text)
+        return measured
 
     def _build(self, place: int) -> Build:
         """Copy megatron-core of the revision, or install its pins. BadRequestError if it cannot be."""
@@ -71,9 +75,12 @@ class Bench:
         software = software.model_copy(update={"megatron_core": version})
         return Build(python=self.host.python, path=":".join(paths), software=software)
 
-    def _traced(self, build: Build) -> dict[str, object]:
+    def _traced(self, build: Build, show: Show) -> dict[str, object]:
+        def shown(done: int, of: int) -> None:
+            show(f"{done} of {of} chunks", None, None, None)
+
         spec = self.plan.spec
-        tracing = Tracing(host_with(self.host, build), None, reads_shipped=False)
+        tracing = Tracing(host_with(self.host, build), None, reads_shipped=False, progress=shown)
         implementation, imbalance = kind = trace_kind(spec)
         cases = Composer(spec, implementation, build.software).cases()
         traces = tracing.traces(cases, implementation, imbalance=imbalance)
@@ -92,11 +99,11 @@ class Bench:
             "recompute": f"{spec.recompute.text}: {again:,} FLOPs again{f'; without effect: {inert}' if inert else ''}",
         }
 
-    def _trained(self, build: Build, place: int, number: int) -> dict[str, object]:
-        plan, sha = self.plan, self.plan.revisions[place].sha
+    def _trained(self, build: Build, place: int, number: int, show: Show) -> dict[str, object]:
+        sha = self.plan.revisions[place].sha
         run_dir = self.folder / "runs" / sha[:10] / str(number)
         if not (run_dir / RECORD).is_file():
-            self._launch(build, fresh_folder(run_dir), f"{plan.revisions[place].name}, run {number + 1}")
+            self._launch(build, fresh_folder(run_dir), show)
         record = read_record(run_dir / RECORD)
         if record.status == "interrupted":
             raise StoppedError(None)
@@ -109,13 +116,12 @@ class Bench:
             return {"problem": metrics.problems.get("step_time_s", "no step time")}
         return {"seconds": step.median, "suspect": "; ".join(doubts)}
 
-    def _launch(self, build: Build, run_dir: Path, title: str) -> None:
+    def _launch(self, build: Build, run_dir: Path, show: Show) -> None:
         plan, host = self.plan, host_with(self.host, build)
         run_id = f"{plan.bisect_id}.{run_dir.parent.name}.{run_dir.name}"
         run = JobRun(run_dir=str(run_dir), run_id=run_id, spec=plan.spec, sources=plan.sources)
         request = LaunchRequest(plan.spec, run_dir.absolute(), host)
         understood = understood_again(run, request, build.software, ())
-        show = self.progress.start(title, plan.spec.measure.max_steps)
         launch = Launch(understood, run_dir, run.run_id, Nodes())
 
         def shown(now: Progress) -> None:
@@ -128,7 +134,6 @@ class Bench:
             prediction=lambda: predicting_run(kept, launch, predicts=False),
             parents=self.parents,
         )
-        self.progress.finish(ran.record.status)
         if ran.signal is not None:
             raise StoppedError(ran.signal)
 

@@ -1,6 +1,7 @@
 """A bisect from request to answer: planned, measured step by step, resumed from its folder, answered."""
 
 import math
+import shlex
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,14 +10,16 @@ from statistics import fmean
 
 import harness
 from harness.batch.engine import holding
+from harness.bisect import ENDS, MAX_RUNS, MOST_RUNS
 from harness.bisect.measuring import Bench, StoppedError, require_time
 from harness.bisect.revisions import changed_lines, find_revisions
-from harness.bisect.search import SAME, Found, Measure, Step, Undecided, next_run, next_trace
+from harness.bisect.search import SAME, Found, Measure, Step, Undecided, most_traces, next_run, next_trace
 from harness.bisect.show import bisect_page
 from harness.bisect.values import PLAN, TRACED, BisectAnswer, BisectPlan, Measured, Metric, Side, Skipped, of_kind
 from harness.errors import BadRequestError, ExitCode, Problems, RunFailedError, nearest, raise_all
 from harness.experiment.experiment import ExperimentSpec
 from harness.judge.gate import status_exit_code
+from harness.launch.crew import signals_raised
 from harness.launch.environment import Host, this_host
 from harness.launch.warm import WarmParents
 from harness.measure.checking import check_request
@@ -35,7 +38,6 @@ from harness.show.terminal import narration, pass_time
 from harness.units import utc_now
 
 BISECTS = "bisects"
-MOST_RUNS = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,8 +88,9 @@ def resume_bisect(reference: str, results: Path | None, max_runs: int | None) ->
 
 
 def _require_runs(max_runs: int | None) -> None:
-    if max_runs is not None and not 8 <= max_runs <= MOST_RUNS:
-        raise BadRequestError(f"--max_runs {max_runs} must be 8 to {MOST_RUNS}", remedy="the ends alone take 8 runs")
+    if max_runs is not None and not len(ENDS) <= max_runs <= MOST_RUNS:
+        problem = f"--max_runs {max_runs} must be {len(ENDS)} to {MOST_RUNS}"
+        raise BadRequestError(problem, remedy=f"the ends alone take {len(ENDS)} runs")
 
 
 def _plan(request: BisectRequest, host: Host) -> BisectPlan:
@@ -106,7 +109,7 @@ def _plan(request: BisectRequest, host: Host) -> BisectPlan:
         pins=request.pins,
         revisions=revisions,
         metric=request.metric,
-        max_runs=request.max_runs or 150,
+        max_runs=request.max_runs or MAX_RUNS,
         command=own_command(),
         started_at=utc_now(),
         mbr_perf=harness.__version__,
@@ -130,11 +133,14 @@ def _case(request: BisectRequest, host: Host) -> tuple[str, ExperimentSpec, dict
 def _answered(plan: BisectPlan, folder: Path, host: Host) -> BisectAnswer:
     """Measure until the search ends, write the report, and return the answer; an interrupted bisect is none."""
     try:
-        answer = _searched(plan, folder, host)
+        with signals_raised(StoppedError):
+            answer = _searched(plan, folder, host)
     except (StoppedError, KeyboardInterrupt) as stop:
         code = status_exit_code("interrupted", getattr(stop, "signal", None) or SIGINT)
-        metric = plan.metric or "time"
-        return BisectAnswer.of(plan=plan, folder=folder, metric=metric, reason="interrupted", exit_code=code)
+        events = read_events(folder, Measured)
+        is_time = any(each.kind == "run" for each in events)
+        metric, about = plan.metric or ("time" if is_time else TRACED[0]), {"plan": plan, "folder": folder}
+        return BisectAnswer.of(**about, metric=metric, reason="interrupted", num_measured=len(events), exit_code=code)
     with disk_faults_reported(folder):
         (folder / "report").mkdir(exist_ok=True)
         write_atomically(folder / "report" / "bisect.md", markdown(bisect_page(answer), level=2))
@@ -144,6 +150,7 @@ def _answered(plan: BisectPlan, folder: Path, host: Host) -> BisectAnswer:
 def _searched(plan: BisectPlan, folder: Path, host: Host) -> BisectAnswer:
     events, ends = list(read_events(folder, Measured)), (0, len(plan.revisions) - 1)
     measured = [each for each in events if not each.problem or each.place not in ends]  # --resume tries an end again
+    num_before = len(events)
     with WarmParents() as parents, cell_progress(narration(), plan.max_runs) as progress:
         bench = Bench(plan, folder, host, parents, progress)
         while True:
@@ -153,8 +160,10 @@ def _searched(plan: BisectPlan, folder: Path, host: Host) -> BisectAnswer:
             kind = "trace" if metric in TRACED else "run"
             if kind == "run" and not any(each.kind == "run" for each in measured):
                 require_time(plan, host)
-            number = sum((each.kind, each.place) == (kind, step.place) for each in events)
-            found = bench.measured(step.place, kind, number)
+            alike = [each.place for each in events if each.kind == kind]
+            most = plan.max_runs if kind == "run" else most_traces(plan.num_revisions)
+            progress.expect(len(events) - num_before + max(1, most - len(alike)))
+            found = bench.measured(step.place, kind, alike.count(step.place))
             with disk_faults_reported(folder):
                 append_event(folder, found)
             events.append(found)
@@ -220,7 +229,8 @@ def _answer(
         "num_measured": len(measured),
     }
     if isinstance(step, Undecided):
-        return BisectAnswer.of(**about, **vars(step), exit_code=ExitCode.INCONCLUSIVE)
+        advice = _advice(plan, folder, step)
+        return BisectAnswer.of(**about, reason=step.reason, advice=advice, exit_code=ExitCode.INCONCLUSIVE)
     good, bad = plan.revisions[step.before], plan.revisions[step.place]
     return BisectAnswer.of(
         **about,
@@ -231,6 +241,12 @@ def _answer(
         between=plan.revisions[step.before + 1 : step.place + 1],
         lines=changed_lines(Path(plan.repo), good.sha, bad.sha, plan.pins),
     )
+
+
+def _advice(plan: BisectPlan, folder: Path, step: Undecided) -> str:
+    """Return what to do, and the command."""
+    begins = ["mbr-perf", "bisect", "--resume", str(folder)] if step.resumes else ["mbr-perf", *plan.command[1:]]
+    return f"{step.advice}: {shlex.join([*begins, *step.options])}"
 
 
 def _side(plan: BisectPlan, metric: Metric, place: int, measured: Iterable[Measured]) -> Side:

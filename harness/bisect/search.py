@@ -8,10 +8,14 @@ from statistics import fmean
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.bisect import ENDS, MOST_RUNS
 from harness.judge.statistics import of_variances, welch
 
-ENOUGH = 0.87
-"""From this probability on, a revision counts as the first bad one; how often it is: `scripts/bench-gate --bisect`."""
+ENOUGH, LITTLE = 0.84, 0.12
+"""A revision counts as the first bad one from this probability on, if the next run would tell so little about it.
+
+What a run tells: the variance of its expected time over all possible commits, in variances of a run. How often the
+answer is right: `scripts/bench-gate --bisect`."""
 
 SHOWN = 0.001
 """The largest p-value of the difference between both sides at which there is a change at all."""
@@ -19,8 +23,6 @@ SHOWN = 0.001
 AA_ALPHA = 0.002
 """The largest two-sided p-value at which a revision counts as different from itself."""
 
-# Good, bad, and each under a second label: G B B' G' G' B' B G. A drift of the machine affects all four equally.
-_ENDS = (False, True, True, False, False, True, True, False)
 _FIRST_LABEL, _SECOND_LABEL = ((0, 7), (1, 6)), ((3, 4), (2, 5))
 
 
@@ -42,15 +44,21 @@ class Found:
 
 @dataclass(frozen=True)
 class Undecided:
-    """Nothing can be found, why, and what to do."""
+    """Nothing can be found, why, and what to do.
+
+    ``options`` of the command that goes on: after ``--resume`` if ``resumes``, else after the bisect's own command.
+    """
 
     reason: str
     advice: str = ""
+    options: tuple[str, ...] = ()
+    resumes: bool = False
 
 
 SAME = "good and bad revision do not differ"
 _CALM = "end other work on this machine, or take another, then start a new bisect"
-_OTHERS = "name other ends, or another --metric"
+_OTHERS = "name other ends, or another metric"
+_BY_TIME, _BY_MEMORY = ("--metric", "time"), ("--metric", "memory")
 Step = Measure | Found | Undecided
 Sample = tuple[int, float]
 """A place, and the logarithm of the seconds of a step."""
@@ -63,9 +71,9 @@ def next_run(samples: Sequence[Sample], places: Sequence[int], max_runs: int) ->
     results, until one commit has a probability of :data:`ENOUGH`. All runs estimate both levels and the noise.
     """
     good, bad = places[0], places[-1]
-    if len(samples) < len(_ENDS):
-        return Measure(bad if _ENDS[len(samples)] else good)
-    if reason := _differs_from_itself([value for _, value in samples[: len(_ENDS)]]):
+    if len(samples) < len(ENDS):
+        return Measure(bad if ENDS[len(samples)] else good)
+    if reason := _differs_from_itself([value for _, value in samples[: len(ENDS)]]):
         return Undecided(reason, _CALM)
     index = {place: number for number, place in enumerate(places)}
     usable = [(index[place], value) for place, value in samples if place in index]
@@ -75,19 +83,21 @@ def next_run(samples: Sequence[Sample], places: Sequence[int], max_runs: int) ->
         return _more_of_the_ends(usable, places)
     best = int(splits.probability.argmax())
     probability = float(splits.probability[best])
-    if probability >= ENOUGH and _p_value(usable, best + 1) <= SHOWN:
+    is_settled = probability >= ENOUGH and telling.max() <= LITTLE * splits.variance[best]
+    if is_settled and _p_value(usable, best + 1) <= SHOWN:
         return Found(places[best + 1], places[best], probability)
     if len(samples) >= max_runs:
         likeliest = f"the likeliest place has a probability of {probability:.2f}"
-        return Undecided(f"{max_runs} runs do not decide it; {likeliest}", "use --resume with more --max_runs")
+        more = ("--max_runs", str(min(2 * max_runs, MOST_RUNS)))
+        return Undecided(f"{max_runs} runs do not decide it; {likeliest}", "allow more runs", more, resumes=True)
     return Measure(places[int(telling.argmax())])
 
 
 def _more_of_the_ends(samples: Sequence[Sample], places: Sequence[int]) -> Step:
     """Measure the ends again where bad came out no slower, perhaps by chance; not for ever."""
     is_faster = _p_value([(-place, value) for place, value in samples], 0) <= SHOWN
-    if is_faster or len(samples) >= 3 * len(_ENDS):
-        return Undecided("the bad revision is no slower than the good one", _OTHERS)
+    if is_faster or len(samples) >= 3 * len(ENDS):
+        return Undecided("the bad revision is no slower than the good one", _OTHERS, _BY_MEMORY)
     num_good = sum(place == 0 for place, _ in samples)
     return Measure(places[0] if 2 * num_good <= len(samples) else places[-1])
 
@@ -109,11 +119,12 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class _Splits:
-    """Every place of the change, the first after good: its probability, and the level of either side."""
+    """Every place of the change, the first after good: its probability, the level of either side, a run's variance."""
 
     probability: Floats
     good: Floats
     bad: Floats
+    variance: Floats
 
     def foreseen(self, power: int) -> Floats:
         """Return the expected power of the next result at each place: bad for changes up to there, else good."""
@@ -143,15 +154,21 @@ def _splits(samples: Sequence[Sample], num_places: int) -> _Splits:
     num_known = _NOISE_RUNS if is_calm else 0
     wider = 1 + _CHANGE * on_left * on_right / len(value)
     rest = total + num_known * _NOISE**2 - explained * (1 - 1 / wider)
-    weight = -np.log(wider) / 2 - (len(value) - 1 + num_known) / 2 * np.log(np.maximum(rest, 1e-18))
+    degrees, rest = len(value) - 1 + num_known, np.maximum(rest, 1e-18)
+    weight = -np.log(wider) / 2 - degrees / 2 * np.log(rest)
     probability = np.exp(weight - weight.max())
-    return _Splits(probability / probability.sum(), good, bad)
+    return _Splits(probability / probability.sum(), good, bad, rest / degrees)
 
 
 def _p_value(samples: Sequence[Sample], first_bad: int) -> float:
     """Return the one-sided p-value of the difference between both sides; each has the four runs of its end."""
     good, bad = ([value for place, value in samples if (place >= first_bad) is side] for side in (False, True))
     return welch(good, bad).upper_tail
+
+
+def most_traces(num_revisions: int) -> int:
+    """Return how many traces :func:`next_trace` takes at most, if no revision is skipped: 12 for 200 revisions."""
+    return 4 + math.ceil(math.log2(num_revisions))
 
 
 def next_trace(values: Mapping[int, Sequence[Hashable]], places: Sequence[int]) -> Step:
@@ -161,9 +178,9 @@ def next_trace(values: Mapping[int, Sequence[Hashable]], places: Sequence[int]) 
         if len(values.get(end, ())) < 2:
             return Measure(end)
         if len(set(values[end])) > 1:
-            return Undecided("two traces of one revision differ: this machine cannot decide", "use --metric time")
+            return Undecided("two traces of one revision differ: tracing cannot decide", "train", _BY_TIME)
     if values[good][0] == values[bad][0]:
-        return Undecided(SAME, _OTHERS)
+        return Undecided(SAME, _OTHERS, _BY_TIME)
     low, high = 0, len(places) - 1
     while high - low > 1:
         middle = (low + high) // 2

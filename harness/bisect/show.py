@@ -32,7 +32,7 @@ def answer_text(answer: BisectAnswer) -> str:
     """Return ``FIRST BAD 1a2b3c4d5e (subject): step time 2.51 s -> 2.59 s (+3.0 %)``, or why there is none."""
     title = f"{_TITLES[answer.metric][0].lower()}{_TITLES[answer.metric][1:]}"
     if answer.reason == "interrupted":
-        return f"INTERRUPTED (exit {int(answer.exit_code)}): no answer about {title} yet"
+        return f"INTERRUPTED (exit {int(answer.exit_code)}): no answer yet"
     if answer.first_bad is None:
         return f"NOT DECIDED, {title}: {answer.reason}"
     good, bad = (figure_text(answer.metric, side.figures) for side in answer.sides)

@@ -13,6 +13,7 @@ from harness.experiment.frozen import Frozen
 from harness.judge.gate import Code, OptionalText
 from harness.records.rank import SCHEMA_VERSION, SchemaVersion
 from harness.show.json import Document, Shown, at
+from harness.units import format_bytes, format_seconds
 
 Metric = Literal["recompute", "memory", "work", "time"]
 TRACED: tuple[Metric, ...] = ("recompute", "memory", "work")
@@ -72,6 +73,15 @@ class Measured(Frozen):
     recompute: str | None = None
     problem: str = ""
     suspect: str = ""
+
+    @property
+    def text(self) -> str:
+        """Return the figures in words; those of a run that does not count with the reason."""
+        if self.problem:
+            return "no figures"
+        if self.seconds is None:
+            return f"{format_bytes(self.peak_bytes or 0)} predicted, {self.flops or 0:,} FLOPs"
+        return f"{format_seconds(self.seconds)} per step{f', does not count: {self.suspect}' if self.suspect else ''}"
 
     def figure(self, metric: Metric) -> float | str | None:
         """Return the figure that the search compares."""

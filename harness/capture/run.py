@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -19,6 +19,7 @@ from pathlib import Path
 from harness.capture import shim
 from harness.errors import ExitCode, os_errors_reported
 from harness.foreign.megatron_arguments import options
+from harness.launch.crew import signals_raised
 from harness.launch.environment import Host, inherited, recordable
 from harness.records.redact import MASK, is_secret_name, redact
 
@@ -57,13 +58,18 @@ def capture(command: Sequence[str], host: Host, timeout_s: float) -> Capture:
     Everything that it started and that still runs then is killed, also if this process is interrupted.
     """
     by_path = tuple(_called_by_path(command))
-    with tempfile.TemporaryDirectory(prefix="mbr-perf-") as made, _signals_raise():
+    with tempfile.TemporaryDirectory(prefix="mbr-perf-") as made, signals_raised(_terminated):
         folder = Path(made)
         shell = {**host.shell, **_stand_ins(folder, host)}
         with os_errors_reported(f"{shlex.join(command)}: cannot be started", "mbr-perf capture -- bash run.sh"):
             code, said = _played(command, shell, timeout_s)
         jobs = tuple(_job(path, host.shell) for path in sorted(folder.glob("*.json")))
     return Capture(jobs, code, redact(said), by_path)
+
+
+def _terminated(_number: int) -> SystemExit:
+    """End this process, and the script with it."""
+    return SystemExit(int(ExitCode.TERMINATED))
 
 
 def _stand_ins(folder: Path, host: Host) -> dict[str, str]:
@@ -79,21 +85,6 @@ def _stand_ins(folder: Path, host: Host) -> dict[str, str]:
         program.chmod(0o700)
         functions[f"BASH_FUNC_{name}%%"] = f'() {{ "{program}" "$@"\n}}'
     return {"PATH": f"{folder / 'bin'}{os.pathsep}{path}", **functions}
-
-
-@contextmanager
-def _signals_raise() -> Iterator[None]:
-    """Leave the block by SystemExit when this process is told to end, so that the script ends with it."""
-
-    def stop(*_: object) -> None:
-        raise SystemExit(int(ExitCode.TERMINATED))
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _played(command: Sequence[str], shell: Mapping[str, str], timeout_s: float) -> tuple[int | None, str]:

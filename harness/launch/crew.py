@@ -6,7 +6,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
@@ -60,6 +60,21 @@ def interruption() -> Iterator[Interruption]:
             signal.signal(number, handler)
         if isinstance(outer, Interruption):  # one that came too late for this block is not lost
             outer.signal = outer.signal or caught.signal
+
+
+@contextmanager
+def signals_raised(error: Callable[[int], BaseException]) -> Iterator[None]:
+    """Raise ``error(number)`` inside the block on SIGTERM and SIGHUP; the former handlers come back after it."""
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        raise error(number)
+
+    former = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
 
 
 POLL_S = 0.05

@@ -114,12 +114,11 @@ _COLUMNS = (
 )
 
 
-_PROMOTE = "inconclusive until `mbr-perf golden promote NIGHT --every"
+_PROMOTE = "inconclusive until you promote a night's values; the night prints the command"
 _UNUSABLE = {
     "damaged": "cannot be read: inconclusive until you repair the file or restore it from git",
-    "changed": f"of another recipe point: {_PROMOTE} --replace_other --reason ...` replaces it",
-    "no": f"absent, some of them required: {_PROMOTE} --reason ...` adds it; where a golden of other settings has the "
-    "name, add --replace_other, or use another --golden_dir",
+    "changed": f"of another recipe point: {_PROMOTE}",
+    "no": f"absent, some of them required: {_PROMOTE}",
 }
 
 

@@ -2,13 +2,19 @@
 
 import itertools
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
+from harness.errors import BadRequestError
 from harness.judge.gate import Verdict
+from harness.judge.promotion import PromotionOptions, promote
 from harness.nightly.values import CaseFinding, CaseRun, CaseVerdict, NightVerdict
 from harness.nightly.words import finding_text, is_red, one_line, outcome_text
+from harness.records.folders import golden_dir
+from harness.records.goldens import promotion_path, read_golden
 from harness.records.metrics import BY_NAME
 from harness.units import format_percent, format_share, grouped
 
@@ -100,14 +106,15 @@ def next_steps(verdict: NightVerdict) -> Iterable[str]:
     if verdict.num_due or verdict.plan.launch.launcher == "replay":
         return
     unsure = [case for case in verdict.cases if is_red(case) and case.outcome == "inconclusive" and case.counted]
-    if new := [case for case in unsure if not (case.golden_path or case.is_golden_damaged)]:
-        yield f"To store tonight's values of cases without a golden: {_promote(verdict, new)}"
+    if new := _storable(verdict, [case for case in unsure if not (case.golden_path or case.is_golden_damaged)]):
+        yield f"To store tonight's values of cases without a golden{_promote(verdict, new)}"
     differing = [case for case in unsure if _withholding(case)]
     if differing:
         names = dict.fromkeys(itertools.chain.from_iterable(map(_withholding, differing)))
         options = " ".join(f"--accept_difference {name}" for name in names)
         yield f"To judge in spite of differences from the golden, start the next night with: {options}"
-        yield f"To store tonight's values in place of these goldens: {_promote(verdict, differing)}"
+        if old := _storable(verdict, differing):
+            yield f"To store tonight's values in place of these goldens{_promote(verdict, old)}"
 
 
 def _withholding(case: CaseVerdict) -> Sequence[str]:
@@ -115,12 +122,31 @@ def _withholding(case: CaseVerdict) -> Sequence[str]:
     return tuple(each.name for each in case.drift if not each.accepted and each.text in reasons)
 
 
-def _promote(verdict: NightVerdict, cases: Sequence[CaseVerdict]) -> str:
-    plan = verdict.plan
-    chosen = [word for case in cases for word in ("--case", case.planned.name)]
+def _storable(verdict: NightVerdict, cases: Sequence[CaseVerdict]) -> dict[str, list[str]]:
+    """Return the cases that `golden promote` takes, by name with the options that it needs for them."""
+    found: dict[str, list[str]] = {}
+    folder, paths = golden_dir(Path(verdict.plan.golden_dir) if verdict.plan.golden_dir else None), set[Path]()
+    for case in cases:
+        options = PromotionOptions(replace_other=True, accept_spread=True, thresholds=case.planned.thresholds)
+        with suppress(BadRequestError):
+            new = promote(case.counted, reason="TEXT", author="you", now=datetime.now(UTC), options=options)
+            path = promotion_path(folder, case.counted[0].spec)
+            before = read_golden(path).fingerprint if path.is_file() else None
+            if path not in paths:
+                is_other = before not in (None, new.fingerprint)
+                found[case.planned.name] = ["--replace_other"] * is_other + ["--accept_spread"] * bool(new.overridden)
+            paths.add(path)
+    return found
+
+
+def _promote(verdict: NightVerdict, cases: Mapping[str, Sequence[str]]) -> str:
+    plan, options = verdict.plan, dict.fromkeys(itertools.chain.from_iterable(cases.values()))
+    noisy = ", although they vary by more than half the threshold" if "--accept_spread" in options else ""
+    chosen = [word for name in cases for word in ("--case", name)]
     which = ["--every"] if len(cases) == len(plan.cases) else chosen
     folder = ["--golden_dir", plan.golden_dir] if plan.golden_dir else []
-    return shlex.join(["mbr-perf", "golden", "promote", str(verdict.night_dir), *which, *folder, "--reason", "TEXT"])
+    words = ["mbr-perf", "golden", "promote", str(verdict.night_dir), *which, *folder, *options, "--reason", "TEXT"]
+    return f"{noisy}: {shlex.join(words)}"
 
 
 def _to_copy(case: CaseVerdict) -> Iterable[str]:

@@ -1,5 +1,6 @@
 """A night from request to exit code: planned, run in rounds, resumed, judged, reported."""
 
+import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -77,9 +78,18 @@ def resume_night(reference: str, results: Path | None, audience: Audience) -> Ex
     host, data = this_host(), read_night(reference, results)
     with holding(data.night_dir, "night"):
         measures_here = data.plan.cluster is None and data.plan.launch.launcher != "replay"
-        require_same_software(data.plan.software, host, "night", measures_here=measures_here)
         if data.plan.against:
-            require_same_build("--against", data.plan.against.build, host)
+            words = (
+                data.plan.python or "ENV/bin/python",
+                "-m",
+                "harness.app",
+                "nightly",
+                "--resume",
+                str(data.night_dir),
+            )
+            remedy = f"resume it with the new build: {shlex.join(words)}"
+            require_same_build("--against", data.plan.against.build, host, remedy)
+        require_same_software(data.plan.software, host, "night", measures_here=measures_here)
         return _run(data.night_dir.absolute(), host, data.plan, audience, results)
 
 

@@ -127,6 +127,9 @@ class LogProgress:
 class CellProgress(Protocol):
     """Receives the progress of a sweep. ``title`` names a run; ``show`` is that of :func:`step_progress`."""
 
+    def expect(self, num_runs: int) -> None:
+        """Correct the number of all runs."""
+
     def start(self, title: str, num_steps: int) -> Show:
         """Begin a run."""
 
@@ -154,6 +157,10 @@ class _Bars:
         self._all = bar.add_task("runs", total=num_runs, eta="")
         self._run: TaskID | None = None
         self._title = ""
+
+    def expect(self, num_runs: int) -> None:
+        self._num_runs = num_runs
+        self._bar.update(self._all, total=num_runs)
 
     def start(self, title: str, num_steps: int) -> Show:
         from rich.markup import escape

@@ -100,7 +100,7 @@ def resume_sweep(reference: str, results: Path | None, display: SweepDisplay, si
         before = {plan.gpu: plan.software} if plan.software else {}
         require_same_software(before, host, "sweep", measures_here=plan.launch.launcher != "replay")
         for build in plan.builds.values():
-            require_same_build("python", build, host)
+            require_same_build("python", build, host, "resume it with the environment that started it")
         batch = SweepBatch(data.sweep_dir, host, plan)
         batch.require_startable()
         return _run(batch, display, sitting, elsewhere(data, host.hostname))

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from harness.bisect import MAX_RUNS
 from harness.bisect.search import Found, Measure, Undecided, next_run, next_trace
 
-COMMITS, MAX_RUNS, GOAL_FOUND = 200, 150, 0.95
+COMMITS, GOAL_FOUND = 200, 0.95
 PLACES = tuple(range(COMMITS + 1))
 Step = Found | Undecided
 _TAILS = 4  # degrees of Student's t

@@ -9,15 +9,17 @@ from harness.nightly.remarks import next_steps, story
 from harness.nightly.words import answer
 from harness.records.batches import BatchLaunch
 from harness.records.golden import Difference
+from harness.records.goldens import write_golden
+from tests.conftest import build_golden
 from tests.nightly.conftest import NIGHT, build_case, build_runs, changed
 
 DRIVER = Difference("driver_version", "550.54.15", "570.86", blocks=True)
 PROMOTE = f"mbr-perf golden promote results/nights/{NIGHT}"
 
 
-def unsure(name, **changes):
+def unsure(name, recompute="mlp", **changes):
     return build_case(
-        name, build_runs([9.31, 9.36]), outcome="inconclusive", exit_code=ExitCode.INCONCLUSIVE, **changes
+        name, build_runs([9.31, 9.36], recompute), outcome="inconclusive", exit_code=ExitCode.INCONCLUSIVE, **changes
     )
 
 
@@ -27,10 +29,19 @@ def on_another_driver(name, change=-0.004):
     return changed(case, findings=tuple(findings))
 
 
-def test_every_case_is_chosen_at_once_for_the_goldens_of_the_night(make_night):
-    cases = (unsure("a", golden_path=None), unsure("b", golden_path=None))
-    (step,) = next_steps(make_night(cases=cases, plan={"golden_dir": "my goldens"}))
-    assert step.endswith(f"{PROMOTE} --every --golden_dir 'my goldens' --reason TEXT")
+def test_the_command_that_stores_goldens_has_the_options_with_which_it_is_not_refused(make_night, tmp_path):
+    def step(*cases):
+        (found,) = next_steps(make_night(cases=cases, plan={"golden_dir": str(tmp_path)}))
+        return found.partition(PROMOTE)[2]
+
+    first, second = (unsure(name, recompute, golden_path=None) for name, recompute in (("a", "mlp"), ("b", "none")))
+    assert step(first, second) == f" --every --golden_dir {tmp_path} --reason TEXT"
+    assert step(first, changed(first, planned=second.planned)).startswith(" --case a")  # they have one golden
+    record = first.counted[0]
+    other = build_golden(record, {"peak_allocated_bytes": 1}).model_copy(update={"fingerprint": "0" * 16})
+    write_golden(tmp_path, record.spec, other)
+    noisy = changed(first, counted=tuple(build_runs([9.31, 9.36, 12.0])))
+    assert step(noisy).endswith(" --replace_other --accept_spread --reason TEXT")
 
 
 def test_no_step_that_would_be_refused_is_named(make_night):

@@ -72,7 +72,7 @@ def test_goldens_that_are_not_there_are_counted_where_one_of_them_is_required(ca
         outlook(case(name, is_golden_required=is_required), None, ABSENT, None)
         for name, is_required in zip("ab", required, strict=False)
     ]
-    found = [line for line in lines_of(*cases) if "golden promote NIGHT --every" in line]
+    found = [line for line in lines_of(*cases) if "the night prints the command" in line]
     assert [line[0] for line in found] == ([str(len(required))] if any(required) else [])
 
 
@@ -90,7 +90,7 @@ def test_each_golden_with_a_problem_of_its_own_is_named_and_those_of_refused_cas
     assert [line for line in lines if line[1:2] == ":"] == [
         "b: refused: no GPU", "d: refused: no GPU", "c: no JSON", "e: changed", f"a: {why}",
     ]  # fmt: skip
-    assert sum("--replace_other" in line for line in lines) == 2
+    assert sum("the night prints the command" in line for line in lines) == 2
     rows = json_of(night_plan_document(plan_of(*(item.case for item in cases)), cases, ()))["cases"]
     assert [(row["name"], row["refused"], row["golden_path"]) for row in rows[3:]] == [
         ("d", "no GPU", None), ("e", None, "golden.json"), ("f", None, "golden.json"),
