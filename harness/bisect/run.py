@@ -245,8 +245,11 @@ def _answer(
 
 def _advice(plan: BisectPlan, folder: Path, step: Undecided) -> str:
     """Return what to do, and the command."""
-    begins = ["mbr-perf", "bisect", "--resume", str(folder)] if step.resumes else ["mbr-perf", *plan.command[1:]]
-    return f"{step.advice}: {shlex.join([*begins, *step.options])}"
+    own = list(plan.command[1:])
+    if step.options[:1] == ("--metric",) and "--metric" in own:
+        del own[(place := own.index("--metric")) : place + 2]
+    begins = ["bisect", "--resume", str(folder)] if step.resumes else own
+    return f"{step.advice}: {shlex.join(['mbr-perf', *begins, *step.options])}"
 
 
 def _side(plan: BisectPlan, metric: Metric, place: int, measured: Iterable[Measured]) -> Side:

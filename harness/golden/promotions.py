@@ -18,7 +18,7 @@ from harness.nightly.outcome import bad_end, case_runs, effective_runs, expectat
 from harness.nightly.values import CaseRun
 from harness.records.golden import GoldenRecord
 from harness.records.goldens import batch_path, promotion_path, read_golden
-from harness.records.night import CASES, NIGHT, NightCase, NightData, read_night
+from harness.records.night import NightCase, NightData, night_of, read_night
 from harness.records.run import RunRecord
 from harness.records.store import record_path
 from harness.show.json import Document, Shown
@@ -229,8 +229,8 @@ def night_candidates(
 
 def require_ended_nights(references: Sequence[str], results: Path | None) -> None:
     """Raise BadRequestError if a night that contains one of the named runs is still running."""
-    records = [record_path(reference, results).resolve() for reference in references]
-    for path in dict.fromkeys(record.parents[3] for record in records if _is_in_night(record)):
+    nights = (night_of(record_path(reference, results).resolve().parent) for reference in references)
+    for path in dict.fromkeys(filter(None, nights)):
         _require_ended(read_night(path))
 
 
@@ -239,12 +239,6 @@ def _require_ended(night: NightData) -> None:
     life = life_of(night.night_dir)
     if not night.is_finished and life.state == "alive":
         raise BadRequestError(f"{night.plan.night_id}: {life.reason}", remedy="promote from it after it has ended")
-
-
-def _is_in_night(record: Path) -> bool:
-    """The path is ``NIGHT/cases/<case>/<number>/record.json``."""
-    above = record.parents
-    return len(above) > 3 and above[2].name == CASES and (above[3] / NIGHT).is_file()
 
 
 def _candidate(night: NightData, case: NightCase, options: PromotionOptions) -> Candidate:

@@ -28,7 +28,7 @@ _ID = re.compile(r"(?P<when>\d{8}T\d{6}Z)-(?P<recipe>.+)-[0-9a-f]{8}")
 
 
 _Read = tuple[State, str, str, bool]
-"""State and detail of an entry; when an imported job started, UTC ISO-8601, and whether that is known."""
+"""State and detail of an entry; its start (UTC ISO-8601) if the folder's name lacks it, and whether that is known."""
 
 
 @dataclass(frozen=True)
@@ -113,11 +113,11 @@ def _state(path: Path, kind: Kind) -> _Read:
 def _run_state(path: Path) -> _Read:
     record = read_document(path / RECORD, RunRecord)
     state, detail = record.status, record.failure or record.spec.slug
-    if record.imported is None:
+    if record.imported is None and _ID.fullmatch(path.name):
         return state, detail, "", True
-    time = record.provenance.started_at
+    time, imported = record.provenance.started_at, record.imported
     try:
-        return state, detail, utc_time(time).strftime(_UTC), record.imported.start_source != "unknown"
+        return state, detail, utc_time(time).strftime(_UTC), imported is None or imported.start_source != "unknown"
     except ValueError as error:
         raise BadRequestError(f"{path / RECORD}: started_at: {time!r} is not a time") from error
 

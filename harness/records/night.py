@@ -233,6 +233,12 @@ def _run(night_dir: Path, planned: Case, number: int, event: NightEvent, cancell
     return NightRun(number, event.purpose or "repeat", event.reason, run_dir, record, cancelled)
 
 
+def night_of(run_dir: Path) -> Path | None:
+    """Return the night of a run in ``NIGHT/cases/<case>/<number>``; None for other runs."""
+    night_dir = run_dir.parent.parent.parent
+    return night_dir if run_dir.parent.parent.name == CASES and (night_dir / NIGHT).is_file() else None
+
+
 def verdict_text(night_dir: Path) -> str:
     """Return ``judged inconclusive``; empty if there is no report yet. For an unreadable report, the text says so."""
     path = night_dir / REPORT / JUDGED

@@ -1,7 +1,8 @@
 """Shows the runs, sweeps and nights of a results folder."""
 
+import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -9,12 +10,12 @@ from typing import Literal
 from harness.judge.derive import derive
 from harness.launch.processes import Life, life_of
 from harness.records.inventory import State, Stored, case_state, file_sizes, outcome_of
-from harness.records.night import read_night
+from harness.records.night import JUDGED, REPORT, night_of, read_night
 from harness.records.run import RunRecord
 from harness.records.sweep import read_sweep
 from harness.show.figures import ABSENT
 from harness.show.json import Document, Shown, Text, at
-from harness.show.page import Column, Facts, Page, Span, Table, Words, style_of, table, tabled
+from harness.show.page import GAP, Column, Facts, Page, Span, Table, Words, style_of, table, tabled
 from harness.units import counted, first_line, format_bytes, format_seconds
 
 
@@ -55,10 +56,24 @@ class PartRow(Shown):
     runs: tuple[str, ...]
 
 
+class OfNight(Shown):
+    """The case of a night that a run belongs to. ``outcome`` null: the night has no report yet."""
+
+    night_dir: Path
+    case: str
+    outcome: str | None = None
+    reason: str | None = None
+    golden_path: str | None = None
+
+
 class EntryDocument(EntryRow, Document):
-    """``mbr-perf results show --json``. ``process``: the one that fills the folder, null if the folder is complete."""
+    """``mbr-perf results show --json``. ``process``: the one that fills the folder, null if the folder is complete.
+
+    ``of_night``: null for what is no run of a night.
+    """
 
     process: Life | None
+    of_night: OfNight | None
     files: tuple[FileRow, ...]
     cells: tuple[PartRow, ...]
     cases: tuple[PartRow, ...]
@@ -78,6 +93,7 @@ def entry_document(entry: Stored) -> EntryDocument:
     return EntryDocument.of(
         entry,
         process=None if entry.is_committed else life_of(entry.path),
+        of_night=_of_night(entry.path),
         files=[FileRow(path=name, bytes=size) for name, size in file_sizes(entry.path)],
         cells=[
             PartRow.of(cell.planned, state=outcome_of(cell), reason=cell.reason, runs=[run.run_id for run in cell.runs])
@@ -93,6 +109,17 @@ def entry_document(entry: Stored) -> EntryDocument:
             for case in cases
         ],
     )
+
+
+def _of_night(run_dir: Path) -> OfNight | None:
+    if (night_dir := night_of(run_dir)) is None:
+        return None
+    try:
+        judged = json.loads((night_dir / REPORT / JUDGED).read_bytes())
+        row = next(case for case in judged["cases"] if case["name"] == run_dir.parent.name)
+    except (OSError, ValueError, KeyError, TypeError, StopIteration):
+        row = {}
+    return OfNight.model_validate({**row, "night_dir": night_dir, "case": run_dir.parent.name})
 
 
 def inventory_page(entries: Sequence[Stored], results: Path) -> Page:
@@ -128,12 +155,19 @@ def entry_page(entry: EntryDocument, facts: Sequence[tuple[str, str]]) -> Page:
     about: tuple[tuple[str, Words], ...] = (
         ("Folder", str(entry.path)),
         ("Started", (entry.started_at or "-") + ("" if entry.is_start_known else "?")),
-        ("Recipe", entry.recipe or "-"),
+        *([("Recipe", entry.recipe)] if entry.recipe else []),
         ("State", (_state(entry.state), f": {entry.detail}")),
         *facts,
+        *(_night_facts(entry.of_night) if entry.of_night else ()),
         ("Size", format_bytes(entry.bytes)),
     )
-    return Page((Facts(about, 12), _parts(entry)), answer=(f"{entry.kind} {entry.id}: ", _state(entry.state)))
+    named = f"{entry.id} of {entry.of_night.case}" if entry.of_night else entry.id
+    return Page((Facts(about, 12), GAP, _parts(entry)), answer=(f"{entry.kind} {named}: ", _state(entry.state)))
+
+
+def _night_facts(of: OfNight) -> Iterable[tuple[str, Words]]:
+    outcome = f"{of.outcome}{f': {first_line(of.reason)}' if of.reason else ''}" if of.outcome else "not judged yet"
+    return ("Night", str(of.night_dir)), ("Case", f"{of.case}: {outcome}"), ("Golden", of.golden_path or "none")
 
 
 def _parts(entry: EntryDocument) -> Table:

@@ -1,11 +1,15 @@
 """`mbr-perf bisect` on repositories of megatron-core with planted changes."""
 
 import json
+import shlex
 import shutil
+import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
@@ -154,6 +158,26 @@ def test_an_end_that_cannot_be_traced_ends_the_bisect_and_is_tried_again(bisect,
     again = mbr_perf("bisect", "--resume", next((tmp_path / "results" / "bisects").iterdir()))
     assert (again.code, f"the good revision {first[:10]}" in again.err) == (3, True)
     assert not git(repo, "status", "--porcelain")
+
+
+@pytest.mark.slow
+def test_sigterm_during_a_trace_keeps_the_bisect_and_an_undecided_one_prints_the_command_that_goes_on(
+    bisect, small, mbr_perf, tmp_path
+):
+    repo, (first, _, third) = small
+    asked = (f"{tmp_path / 'suite.yaml'}:dense", "--good", first, "--bad", third, "--repo", str(repo), "--metric", "memory")  # fmt: skip
+    words = (sys.executable, "-m", "harness.app", "bisect", *asked, "--results_dir", str(tmp_path / "results"))
+    process = subprocess.Popen(words, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, text=True)
+    while not (copies := [*tmp_path.glob("results/bisects/*/revisions/*/megatron")]) and process.poll() is None:
+        time.sleep(0.05)
+    process.terminate()
+    out, folder = process.communicate(timeout=60)[0], copies[0].parents[2]
+    assert (process.returncode, f"mbr-perf bisect --resume {folder}" in out) == (143, True)
+    traces = [{"place": place, "kind": "trace", "number": 0, "peak_bytes": 1, "flops": 1, "recompute": "mlp"} for place in (0, 0, 2, 2)]  # fmt: skip
+    (folder / EVENTS).write_text("".join(f"{json.dumps(each)}\n" for each in traces))
+    undecided = mbr_perf("bisect", "--resume", folder, "--json")
+    advice = json.loads(undecided.out)["advice"]
+    assert (undecided.code, shlex.split(advice.partition(": ")[2])[1:]) == (6, [*words[3:-4], *words[-2:], "--metric", "time"])  # fmt: skip
 
 
 @pytest.mark.train

@@ -1,7 +1,9 @@
 """`mbr-perf nightly --against`, with recorded runs in place of training."""
 
 import json
+import subprocess
 import sys
+from pathlib import Path
 from xml.etree import ElementTree as Xml
 
 import pytest
@@ -13,6 +15,7 @@ from tests.environments import environment
 from tests.nightly.night_recordings import SECONDS, Stage, cut_short
 
 pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[2]
 FIRST = 3  # number of the first run of the pairs, after three repeats
 LABELS = ["old", "new", "new", "old", "old", "new", "new", "old", "old", "new"]
 
@@ -49,7 +52,9 @@ def speed_in(rows):
     return next(row for row in rows if row["metric"] == "tflops_per_gpu")
 
 
-def test_a_slower_build_is_red_by_its_pairs_and_every_report_shows_them(recorded, nightly, old_build, tmp_path):
+def test_a_slower_build_is_red_by_its_pairs_and_every_report_shows_them(
+    recorded, nightly, mbr_perf, old_build, tmp_path
+):
     stage = recorded(slower=1.1, faster=1.2)
     answer = nightly(stage, "--against", old_build, "--json", "--junit", tmp_path / "junit.xml", "--html", tmp_path / "html")  # fmt: skip
     document, case = parsed(answer)
@@ -61,6 +66,8 @@ def test_a_slower_build_is_red_by_its_pairs_and_every_report_shows_them(recorded
     assert (found["change"], found["verdict"]) == (pytest.approx(1 / 1.1 - 1, abs=3e-3), "regression")
     assert found["p_value"] < 1e-3 and found["new"] == pytest.approx(found["old"] / 1.1, rel=3e-3)
     assert [run["purpose"] for run in case["runs"]] == ["repeat"] * 3
+    own = json.loads(mbr_perf("results", "show", case["runs"][0]["run_dir"], "--json").out)["of_night"]
+    assert own == {name: case[name] for name in ("outcome", "reason", "golden_path")} | {"case": "dense", "night_dir": document["night_dir"]}  # fmt: skip
     assert len(read_history(tmp_path / "results")) == 6  # of two nights, without the pairs
     shown = "-9.0 % against the old"
     report = stage.newest().night_dir / "report"
@@ -97,6 +104,14 @@ def test_a_night_that_was_killed_between_pairs_and_resumed_equals_an_unbroken_on
         _, case = parsed(answer)
         assert (answer.code, case["pairs"]["comparison"]) == (5, unbroken["pairs"]["comparison"])
         assert [run["label"] for run in case["pairs"]["runs"]] == LABELS
+
+
+def test_a_night_that_is_resumed_from_the_old_environment_names_the_command_that_works(recorded, nightly, old_build):
+    document, _ = parsed(nightly(recorded(slower=1.1), "--against", old_build, "--json"))
+    works = [sys.executable, "-m", "harness.app", "nightly", "--resume", document["night_dir"]]
+    wrong = subprocess.run([old_build / "bin" / "python", *works[1:]], cwd=ROOT, capture_output=True, text=True, check=False)  # fmt: skip
+    assert (wrong.returncode, " ".join(works) in " ".join(wrong.stderr.split())) == (2, True), wrong.stderr
+    assert subprocess.run(works, cwd=ROOT, capture_output=True, check=False).returncode == 5
 
 
 def test_last_good_is_the_environment_of_the_last_green_night(recorded, nightly, old_build, tmp_path):

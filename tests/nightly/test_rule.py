@@ -1,16 +1,20 @@
 """The rule for times: each of its lines, and on which side of each limit a case is."""
 
+import json
 import math
+from pathlib import Path
 
 import pytest
 
 from harness.judge.gate import Verdict
+from harness.nightly import rule
 from harness.nightly.rule import LOOK_BACK, Night, Reference, accident_in, judge_time, level_of
 from harness.nightly.values import Accident
 from harness.records.metrics import BY_NAME
 
 THROUGHPUT = BY_NAME["tflops_per_gpu"]
 GOLDEN = Reference(700.0, 0.0, 5)
+ROOT = Path(__file__).parents[2]
 SHIFTS = (0.5, -1.1, 0.8, -0.2, 1.4, -0.9, 0.1, -0.6, 0.7, -1.3, 0.3, 1.0)
 
 
@@ -30,6 +34,14 @@ def judged(level, again=None, history=None, golden=GOLDEN, threshold=0.05, accid
 
 def verdict(*args, **words):
     return judged(*args, **words).verdict.value
+
+
+def test_the_guide_has_the_five_lines_of_the_code_and_as_many_rows_as_gate_json_that_are_often_falsely_red():
+    guide, lines = (ROOT / "harness" / "nightly" / "README.md").read_text(), rule.__doc__[rule.__doc__.index("1. ") :]
+    assert " ".join(lines.split()) in " ".join(guide.split())
+    rows = json.loads((ROOT / "results" / "benchmarks" / "gate.json").read_text())["rows"]
+    number = sum("false_red" in row["missed"] for row in rows)
+    assert f"falsely red in {('no', 'one', 'two', 'three', 'four', 'five')[number]} rows of gate.json" in guide
 
 
 @pytest.mark.parametrize(
