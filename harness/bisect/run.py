@@ -13,7 +13,7 @@ from harness.batch.engine import holding
 from harness.bisect import ENDS, MAX_RUNS, MOST_RUNS
 from harness.bisect.measuring import Bench, StoppedError, require_time
 from harness.bisect.revisions import changed_lines, find_revisions
-from harness.bisect.search import SAME, Found, Measure, Step, Undecided, most_traces, next_run, next_trace
+from harness.bisect.search import SAME, Found, Measure, Step, Undecided, most_traces, next_run, next_trace, usual_runs
 from harness.bisect.show import bisect_page
 from harness.bisect.values import PLAN, TRACED, BisectAnswer, BisectPlan, Measured, Metric, Side, Skipped, of_kind
 from harness.errors import BadRequestError, ExitCode, Problems, RunFailedError, nearest, raise_all
@@ -161,8 +161,8 @@ def _searched(plan: BisectPlan, folder: Path, host: Host) -> BisectAnswer:
             if kind == "run" and not any(each.kind == "run" for each in measured):
                 require_time(plan, host)
             alike = [each.place for each in events if each.kind == kind]
-            most = plan.max_runs if kind == "run" else most_traces(plan.num_revisions)
-            progress.expect(len(events) - num_before + max(1, most - len(alike)))
+            expected = usual_runs(plan.num_revisions) if kind == "run" else most_traces(plan.num_revisions)
+            progress.expect(len(events) - num_before + max(1, expected - len(alike)))
             found = bench.measured(step.place, kind, alike.count(step.place))
             with disk_faults_reported(folder):
                 append_event(folder, found)

@@ -2,7 +2,7 @@
 
 import itertools
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -106,15 +106,14 @@ def next_steps(verdict: NightVerdict) -> Iterable[str]:
     if verdict.num_due or verdict.plan.launch.launcher == "replay":
         return
     unsure = [case for case in verdict.cases if is_red(case) and case.outcome == "inconclusive" and case.counted]
-    if new := _storable(verdict, [case for case in unsure if not (case.golden_path or case.is_golden_damaged)]):
-        yield f"To store tonight's values of cases without a golden{_promote(verdict, new)}"
+    new = [case for case in unsure if not (case.golden_path or case.is_golden_damaged)]
+    yield from _promotion("of cases without a golden", verdict, new)
     differing = [case for case in unsure if _withholding(case)]
     if differing:
         names = dict.fromkeys(itertools.chain.from_iterable(map(_withholding, differing)))
         options = " ".join(f"--accept_difference {name}" for name in names)
         yield f"To judge in spite of differences from the golden, start the next night with: {options}"
-        if old := _storable(verdict, differing):
-            yield f"To store tonight's values in place of these goldens{_promote(verdict, old)}"
+        yield from _promotion("in place of these goldens", verdict, differing)
 
 
 def _withholding(case: CaseVerdict) -> Sequence[str]:
@@ -122,31 +121,26 @@ def _withholding(case: CaseVerdict) -> Sequence[str]:
     return tuple(each.name for each in case.drift if not each.accepted and each.text in reasons)
 
 
-def _storable(verdict: NightVerdict, cases: Sequence[CaseVerdict]) -> dict[str, list[str]]:
-    """Return the cases that `golden promote` takes, by name with the options that it needs for them."""
-    found: dict[str, list[str]] = {}
-    folder, paths = golden_dir(Path(verdict.plan.golden_dir) if verdict.plan.golden_dir else None), set[Path]()
+def _promotion(which: str, verdict: NightVerdict, cases: Iterable[CaseVerdict]) -> Iterable[str]:
+    """Yield the command that stores the cases' values, with the options without which it would be refused."""
+    plan, chosen, options, paths = verdict.plan, list[str](), dict[str, str](), set[Path]()
+    folder = Path(plan.golden_dir) if plan.golden_dir else None
     for case in cases:
-        options = PromotionOptions(replace_other=True, accept_spread=True, thresholds=case.planned.thresholds)
-        with suppress(BadRequestError):
-            new = promote(case.counted, reason="TEXT", author="you", now=datetime.now(UTC), options=options)
-            path = promotion_path(folder, case.counted[0].spec)
-            before = read_golden(path).fingerprint if path.is_file() else None
-            if path not in paths:
-                is_other = before not in (None, new.fingerprint)
-                found[case.planned.name] = ["--replace_other"] * is_other + ["--accept_spread"] * bool(new.overridden)
+        allowed = PromotionOptions(replace_other=True, accept_spread=True, thresholds=case.planned.thresholds)
+        with suppress(BadRequestError):  # refused with any options
+            new = promote(case.counted, reason="TEXT", author="you", now=datetime.now(UTC), options=allowed)
+            path = promotion_path(golden_dir(folder), case.counted[0].spec)
+            if path.is_file() and read_golden(path).fingerprint not in (None, new.fingerprint):
+                options["--replace_other"] = ""
+            if new.overridden:
+                options["--accept_spread"] = ", although they vary by more than half the threshold"
+            chosen += ["--case", case.planned.name] if path not in paths else []
             paths.add(path)
-    return found
-
-
-def _promote(verdict: NightVerdict, cases: Mapping[str, Sequence[str]]) -> str:
-    plan, options = verdict.plan, dict.fromkeys(itertools.chain.from_iterable(cases.values()))
-    noisy = ", although they vary by more than half the threshold" if "--accept_spread" in options else ""
-    chosen = [word for name in cases for word in ("--case", name)]
-    which = ["--every"] if len(cases) == len(plan.cases) else chosen
-    folder = ["--golden_dir", plan.golden_dir] if plan.golden_dir else []
-    words = ["mbr-perf", "golden", "promote", str(verdict.night_dir), *which, *folder, *options, "--reason", "TEXT"]
-    return f"{noisy}: {shlex.join(words)}"
+    if chosen:
+        words = ["--every"] if len(chosen) == 2 * len(plan.cases) else chosen
+        words += ["--golden_dir", plan.golden_dir] if plan.golden_dir else []
+        command = ["mbr-perf", "golden", "promote", str(verdict.night_dir), *words, *options, "--reason", "TEXT"]
+        yield f"To store tonight's values {which}{''.join(options.values())}: {shlex.join(command)}"
 
 
 def _to_copy(case: CaseVerdict) -> Iterable[str]:
