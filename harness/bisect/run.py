@@ -13,7 +13,7 @@ from harness.batch.engine import holding
 from harness.bisect import ENDS, MAX_RUNS, MOST_RUNS
 from harness.bisect.measuring import Bench, StoppedError, require_time
 from harness.bisect.revisions import changed_lines, find_revisions
-from harness.bisect.search import SAME, Found, Measure, Step, Undecided, most_traces, next_run, next_trace, usual_runs
+from harness.bisect.search import SAME, Found, Measure, Step, Undecided, next_run, next_trace, usual_number
 from harness.bisect.show import bisect_page
 from harness.bisect.values import PLAN, TRACED, BisectAnswer, BisectPlan, Measured, Metric, Side, Skipped, of_kind
 from harness.errors import BadRequestError, ExitCode, Problems, RunFailedError, nearest, raise_all
@@ -151,7 +151,7 @@ def _searched(plan: BisectPlan, folder: Path, host: Host) -> BisectAnswer:
     events, ends = list(read_events(folder, Measured)), (0, len(plan.revisions) - 1)
     measured = [each for each in events if not each.problem or each.place not in ends]  # --resume tries an end again
     num_before = len(events)
-    with WarmParents() as parents, cell_progress(narration(), plan.max_runs) as progress:
+    with WarmParents() as parents, cell_progress(narration(), 1) as progress:
         bench = Bench(plan, folder, host, parents, progress)
         while True:
             metric, step = _next(plan, measured)
@@ -161,8 +161,8 @@ def _searched(plan: BisectPlan, folder: Path, host: Host) -> BisectAnswer:
             if kind == "run" and not any(each.kind == "run" for each in measured):
                 require_time(plan, host)
             alike = [each.place for each in events if each.kind == kind]
-            expected = usual_runs(plan.num_revisions) if kind == "run" else most_traces(plan.num_revisions)
-            progress.expect(len(events) - num_before + max(1, expected - len(alike)))
+            num_left = max(1, usual_number(kind, plan.num_revisions) - len(alike))
+            progress.expect(len(events) - num_before + num_left)
             found = bench.measured(step.place, kind, alike.count(step.place))
             with disk_faults_reported(folder):
                 append_event(folder, found)

@@ -29,6 +29,7 @@ def derive(record: RunRecord, measure: MeasureSpec | None = None) -> Metrics:
     throughput = [flops.achieved_tflops(model_flops, s, spec.num_gpus) for s in counted_s]
     token_rates = [spec.tokens_per_step / (s * spec.num_gpus) for s in window.seconds]
     mfu, hfu = _utilizations(spec, counted_s, model_flops, recompute_flops)
+    work = [rank.counted_flops_per_step for rank in ranks if rank.counted_flops_per_step is not None]
     metrics = Metrics(
         tflops_per_gpu=summarize(throughput, bounds),
         step_time_s=summarize(window.seconds, bounds),
@@ -36,7 +37,7 @@ def derive(record: RunRecord, measure: MeasureSpec | None = None) -> Metrics:
         peak_allocated_bytes=coverage.peak(readings.allocated),
         peak_reserved_bytes=coverage.peak(readings.reserved),
         peak_device_bytes=coverage.peak(readings.device_used(record.nodes)),
-        counted_flops_per_step=_counted_flops(ranks, spec.num_gpus),
+        counted_flops_per_step=sum(work) if len(work) == spec.num_gpus else None,
         mfu=mfu,
         hfu=hfu,
         loss_first=losses[0] if losses else None,
@@ -86,11 +87,6 @@ def summarize(values: Sequence[float], window: tuple[int, int]) -> Summary | Non
         return None
     spread = sample_stdev(values)
     return Summary(median(values), fmean(values), spread, len(values), window)
-
-
-def _counted_flops(ranks: Sequence[RankRecord], world_size: int) -> int | None:
-    counted = [rank.counted_flops_per_step for rank in ranks if rank.counted_flops_per_step is not None]
-    return sum(counted) if len(counted) == world_size else None
 
 
 def _utilizations(

@@ -159,7 +159,9 @@ def measured_on(records: Sequence[RunRecord]) -> MeasuredOn:
         for name, value in first.provenance.environment.items()
         if all(other.provenance.environment.get(name) == value for other in others)
     }
-    clocks = combined_clocks([clocks_of(record) for record in records])
+    clocks = combined_clocks(
+        [run_clocks(rank_clocks(each.ranks, each.nodes, each.spec.measure.window)) for each in records]
+    )
     return MeasuredOn(
         gpu=first.spec.gpu,
         device_name=measured_device(first),
@@ -171,11 +173,6 @@ def measured_on(records: Sequence[RunRecord]) -> MeasuredOn:
         sm_clock_mhz=clocks.sm_clock_mhz if clocks else None,
         power_cap_share=clocks.power_cap_share if clocks else None,
     )
-
-
-def clocks_of(record: RunRecord) -> RunClocks | None:
-    """Return the clocks that limit the speed of a run, over its own window."""
-    return run_clocks(rank_clocks(record.ranks, record.nodes, record.spec.measure.window))
 
 
 def own_devices(record: RunRecord) -> list[tuple[str, DeviceSample]]:

@@ -160,7 +160,7 @@ def _stored(each: Sequence[Metrics], only: tuple[str, ...]) -> dict[str, float]:
         metric.name: value
         for metric in METRICS
         if _is_stored(metric) and not (metric.kind == "time" and is_any_short) and metric.name in (only or BY_NAME)
-        if (value := metric.read(together)) is not None and _fits(value)
+        if (value := metric.read(together)) is not None and LEAST_VALUE <= value <= MOST_VALUE
     }
 
 
@@ -187,10 +187,6 @@ def _with_spreads(stored: Mapping[str, float], each: Sequence[Metrics]) -> dict[
         )
         for name, value in stored.items()
     }
-
-
-def _fits(value: float) -> bool:
-    return LEAST_VALUE <= value <= MOST_VALUE
 
 
 def _other_settings(record: RunRecord, before: GoldenRecord | None) -> list[BadRequestError]:
@@ -288,7 +284,7 @@ def is_short(metrics: Metrics) -> bool:
 
 def _metric_problems(metric: Metric, metrics: Metrics) -> Iterator[str]:
     name, value = metric.name, metric.read(metrics)
-    if value is not None and _is_stored(metric) and not _fits(value):
+    if value is not None and _is_stored(metric) and not LEAST_VALUE <= value <= MOST_VALUE:
         yield f"{name}: a golden holds values from {LEAST_VALUE:g} to {MOST_VALUE:g}, this is {value:g}"
     if metric.gate and name in metrics.problems and (value is not None or metric.gate == "time"):
         yield f"{name}: {metrics.problems[name]}"

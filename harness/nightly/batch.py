@@ -55,7 +55,8 @@ def due_runs(plan: NightPlan, case: NightCase, suspicion: Suspicion) -> tuple[Du
     bad = [run for run in runs if run.record and run.record.status in ("failed", "oom")]
     if bad:
         return tuple(_retries(plan, planned, case, bad))
-    missing = (*_begun(planned, case), *_repeats(planned, case))
+    new = sorted({*range(planned.repeats)} - {run.number for run in case.runs})
+    missing = (*_begun(planned, case), *(DueRun(planned, number, "repeat") for number in new))
     if missing and not any(run.purpose == "confirm" for run in case.runs):
         return missing
     further = _confirmations if plan.against is None else _pairs
@@ -82,13 +83,6 @@ def _begun(planned: PlannedCase, case: NightCase) -> Iterator[DueCase]:
         if run.record is None or run.record.status == "interrupted":
             why = f"again, because it last ended by: {run.cancelled}" if run.cancelled else ""
             yield DueRun(planned, run.number, run.purpose, "; ".join(filter(None, (run.reason, why))))
-
-
-def _repeats(planned: PlannedCase, case: NightCase) -> Iterator[DueCase]:
-    begun = {run.number for run in case.runs}
-    for number in range(planned.repeats):
-        if number not in begun:
-            yield DueRun(planned, number, "repeat")
 
 
 def _retries(plan: NightPlan, planned: PlannedCase, case: NightCase, bad: Sequence[CaseRun]) -> Iterator[DueCase]:

@@ -215,7 +215,11 @@ def nights_of(
     measured = [
         record
         for record in sorted(history, key=started)
-        if _is_measured(record, like)
+        if record.night_id
+        and record.status == "ok"
+        and not record.suspect
+        and record.outcome in _MEASURED
+        and _is_like(record, like)
         and (end is None or started(record) < end)
         and (figure := record.metrics.get(metric)) is not None
         and figure.value > 0
@@ -224,11 +228,6 @@ def nights_of(
         Night(night.values(metric), started(night.records[0]) < promoted, night.records[0].outcome == "regression")
         for night in series.nights_of(measured)
     ]
-
-
-def _is_measured(record: HistoryRecord, like: RunRecord) -> bool:
-    ended_well = record.status == "ok" and not record.suspect and record.outcome in _MEASURED
-    return bool(record.night_id) and ended_well and _is_like(record, like)
 
 
 def _is_like(record: HistoryRecord, like: RunRecord) -> bool:

@@ -96,7 +96,7 @@ class NightJudge:
             data.plan,
             [self.material(case) for case in data.cases],
             today=_day_of(data.plan),
-            finished_at=_finished_at(data),
+            finished_at=next((event.time for event in reversed(data.events) if event.kind == "finished"), utc_now()),
             num_due=num_due,
         )
 
@@ -119,12 +119,6 @@ def golden_of(spec: ExperimentSpec, sources: dict[str, str], golden_dir: str | N
         return find_golden(spec, Path(golden_dir) if golden_dir else None, sources)
     except BadRequestError as error:
         return GoldenSearch(None, None, error.message, is_damaged=True)
-
-
-def _finished_at(data: NightData) -> str:
-    """Return when the night finished, also if it is judged again later."""
-    finished = next((event.time for event in reversed(data.events) if event.kind == "finished"), None)
-    return finished or utc_now()
 
 
 def _day_of(plan: NightPlan) -> date:

@@ -14,6 +14,7 @@ from harness.judge.promotion import PromotionOptions, promote
 from harness.nightly.values import CaseFinding, CaseRun, CaseVerdict, NightVerdict
 from harness.nightly.words import finding_text, is_red, one_line, outcome_text
 from harness.records.folders import golden_dir
+from harness.records.golden import Difference
 from harness.records.goldens import promotion_path, read_golden
 from harness.records.metrics import BY_NAME
 from harness.units import format_percent, format_share, grouped
@@ -45,15 +46,13 @@ def further_command(case: CaseVerdict) -> str:
     return f"mbr-perf results show {shlex.quote(str(run_dir))}"
 
 
-def drift_text(case: CaseVerdict) -> str:
-    """Return all differences: ``torch: golden 2.9.1, here 2.10.0 (accepted)``."""
-    return "; ".join(f"{each.text}{' (accepted)' if each.accepted else ''}" for each in case.drift)
-
-
 def run_lines(runs: Iterable[CaseRun]) -> tuple[str, ...]:
     """Return ``repeat ok: <folder>/{0,1,2}``: runs that ended alike in one line, as a shell expands it."""
     alike = grouped(((_kind(run), run.run_dir.parent), run.run_dir.name) for run in runs)
-    return tuple(f"{kind}: {_folders(parent, names)}" for (kind, parent), names in alike.items())
+    return tuple(
+        f"{kind}: {parent}/{names[0] if len(names) == 1 else '{' + ','.join(names) + '}'}"
+        for (kind, parent), names in alike.items()
+    )
 
 
 def _kind(run: CaseRun) -> str:
@@ -62,17 +61,12 @@ def _kind(run: CaseRun) -> str:
     return f"{run.purpose} {status}{f' ({because})' if because else ''}"
 
 
-def _folders(parent: Path, names: Sequence[str]) -> str:
-    listed = ",".join(names)
-    return f"{parent}/{listed}" if len(names) == 1 else f"{parent}/{{{listed}}}"
-
-
 def _explanation(case: CaseVerdict) -> Iterable[str]:
     findings = [finding for finding in case.findings if finding.verdict not in (Verdict.PASS, Verdict.NOT_GATED)]
     is_explained = findings and case.outcome not in ("failed", "oom")
     reason = "" if is_explained else one_line(case.planned.refused or case.reason)
     failures = dict.fromkeys(one_line(run.record.failure) for run in case.runs if run.record and run.record.failure)
-    drift = one_line(drift_text(case))
+    drift = one_line("; ".join(map(_drift_text, case.drift)))
     yield from filter(None, [reason])
     yield from _about_findings(findings)
     yield from (f"Failure: {failure}" for failure in failures if failure not in reason)
@@ -81,6 +75,10 @@ def _explanation(case: CaseVerdict) -> Iterable[str]:
     if drift and drift not in {one_line(finding.reason) for finding in findings}:
         yield f"Environment differs from the golden's: {drift}"
     yield from (f"Caveat: {one_line(caveat)}" for caveat in case.caveats)
+
+
+def _drift_text(found: Difference) -> str:
+    return f"{found.text}{' (accepted)' if found.accepted else ''}"
 
 
 def _about_pairs(case: CaseVerdict) -> Iterable[str]:

@@ -123,9 +123,11 @@ def case_table(cases: Sequence[CaseVerdict]) -> Table:
     # fmt: off
     columns: list[tuple[Column, Callable[[CaseVerdict], Words]]] = [
         (Column("Case", whole=True), lambda case: Span(case.planned.name, link=f"#{quote(anchor(case.planned.name))}")),
-        (Column("Outcome"), _outcome),
+        (Column("Outcome"),
+         lambda case: Span(outcome_text(case), outcome_style(case.outcome, is_expected=case.is_expected))),
         (Column("TFLOP/s/GPU", right=True), _speed),
-        (Column("Golden", right=True, drop=2, detail=True, lost=True), _golden),
+        (Column("Golden", right=True, drop=2, detail=True, lost=True),
+         lambda case: figure(BY_NAME[SPEED], found.golden if (found := finding_of(case, SPEED)) else None)),
         (Column("Change", right=True), _change),
         (Column("Peak memory", right=True, drop=1, lost=True), _memory),
         (Column("SM clock", right=True, drop=3, detail=True, optional=True, lost=True),
@@ -138,10 +140,6 @@ def case_table(cases: Sequence[CaseVerdict]) -> Table:
     return tabled(cases, columns, instead=instead)
 
 
-def _outcome(case: CaseVerdict) -> Span:
-    return Span(outcome_text(case), outcome_style(case.outcome, is_expected=case.is_expected))
-
-
 def remark_text(case: CaseVerdict) -> str:
     """Return the remarks of a row: expectations, a missing golden, drift, retries. Reasons follow below the table."""
     return "; ".join(one_line(text) for text in _remarks(case))
@@ -150,11 +148,6 @@ def remark_text(case: CaseVerdict) -> str:
 def _speed(case: CaseVerdict) -> str:
     finding, metric = finding_of(case, SPEED), BY_NAME[SPEED]
     return figure(metric, finding.current if finding else metric.read(case.metrics) if case.metrics else None)
-
-
-def _golden(case: CaseVerdict) -> str:
-    finding = finding_of(case, SPEED)
-    return figure(BY_NAME[SPEED], finding.golden if finding else None)
 
 
 def _change(case: CaseVerdict) -> str:

@@ -90,10 +90,6 @@ class PairRunRow(Shown):
     failure: str | None = at("record", "failure")
 
 
-def _pair_rows(runs: Iterable[CaseRun]) -> tuple[PairRunRow, ...]:
-    return tuple(map(PairRunRow.of, runs))
-
-
 @dataclass(frozen=True)
 class PairsVerdict:
     """Old and new build in turn tonight. ``fault``: why the runs decide nothing; then there are no findings."""
@@ -102,7 +98,9 @@ class PairsVerdict:
     num_pairs: int
     fault: OptionalText = ""
     findings: Annotated[tuple[PairFinding, ...], Field(serialization_alias="comparison")] = ()
-    runs: Annotated[tuple[CaseRun, ...], PlainSerializer(_pair_rows)] = ()
+    runs: Annotated[
+        tuple[CaseRun, ...], PlainSerializer(lambda runs: [*map(PairRunRow.of, runs)], list[PairRunRow])
+    ] = ()
 
     def of(self, metric: str) -> PairFinding | None:
         """Return the finding about that metric."""
