@@ -19,7 +19,7 @@ from harness.diagnose.values import (
     findings_text,
     is_dense,
 )
-from harness.experiment.rules.refusals import Refusal, filled, refusals, without_unknown
+from harness.experiment.rules.rulebook import Refusal, filled, refusals, without_unknown
 from harness.failures.entries import word_of
 from harness.failures.verdict import Confidence
 from harness.units import format_bytes, shortened

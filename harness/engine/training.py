@@ -254,7 +254,9 @@ class Trainer:
         on_phase("optimizer_step")
         _ok, grad_norm, _zeros = self.optimizer.step()
         if self._moe:
-            _forget_aux_losses()
+            from megatron.core.transformer.moe import moe_utils
+
+            moe_utils.clear_aux_losses_tracker()
         loss = sum(float(entry["lm loss"]) for entry in losses) / len(losses) if losses else None
         return StepResult(loss, None if grad_norm is None else float(grad_norm))
 
@@ -262,12 +264,6 @@ class Trainer:
         """Delete captured CUDA graphs: NCCL does not end while a graph holds its collectives."""
         if self._graphs:
             self._graphs.delete()
-
-
-def _forget_aux_losses() -> None:
-    from megatron.core.transformer.moe import moe_utils
-
-    moe_utils.clear_aux_losses_tracker()
 
 
 # megatron-core from 0.18 lets captures share one memory pool if the configuration says so.

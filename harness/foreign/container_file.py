@@ -7,7 +7,7 @@ from harness.errors import BadRequestError
 from harness.foreign.words import Given, Words, text_of
 from harness.records.reading import Document, PlainValue
 from harness.records.refusing import Keys
-from harness.records.strict_yaml import parse_yaml, read_yaml
+from harness.records.strict_yaml import read_yaml
 
 _ROOT = "megatron.bridge.training.config.ConfigContainer"
 _SETTINGS = ("_target_", "_builder_")  # name the classes that Bridge instantiates; they are not settings
@@ -89,15 +89,7 @@ def flat(path: str) -> str:
 
 def read_container(path: Path, label: str) -> Container:
     """Read the container in a file. BadRequestError with ``file:line`` for other content."""
-    return _container(read_yaml(path, label, by_pyyaml=True))
-
-
-def parse_container(text: str, label: str) -> Container:
-    """Read the container in ``text``, as :func:`read_container` does."""
-    return _container(parse_yaml(text, label, by_pyyaml=True))
-
-
-def _container(file: Document) -> Container:
+    file = read_yaml(path, label, by_pyyaml=True)
     if file.at(("_target_",)) != _ROOT:
         raise BadRequestError(
             f"{file.label}: not a ConfigContainer of Megatron-Bridge: _target_ is not {_ROOT}",

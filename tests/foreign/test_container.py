@@ -7,8 +7,9 @@ import pytest
 
 from harness.experiment.recompute import FullRecompute, NoRecompute, SelectiveRecompute
 from harness.foreign.container_fields import NOT_IN_CONTAINERS, other_effects
-from harness.foreign.container_file import parse_container, read_container
+from harness.foreign.container_file import Container, read_container
 from harness.foreign.settings import rows_of, settings_in
+from harness.records.strict_yaml import parse_yaml
 from harness.resolve.recipe import LEAVES, Setting, build_spec, merge
 from tests.commands import refused
 
@@ -33,8 +34,12 @@ def container_layer(container):
     return layer
 
 
+def parse_container(text, label="f.yaml"):
+    return Container(label, file=parse_yaml(text, label, by_pyyaml=True))
+
+
 def layer_of(body):
-    return {path: setting.value for path, setting in container_layer(parse_container(HEAD + body, "f.yaml")).items()}
+    return {path: setting.value for path, setting in container_layer(parse_container(HEAD + body)).items()}
 
 
 def test_every_leaf_of_a_spec_has_a_row_or_a_reason_why_not():
@@ -45,9 +50,8 @@ def test_every_leaf_of_a_spec_has_a_row_or_a_reason_why_not():
 
 
 def test_an_experiment_agrees_with_itself_and_a_changed_field_is_named(text):
-    ours = build_spec(
-        merge(IDENTITY, container_layer(parse_container(text["llama3_8b_pretrain_8gpu_h100_bf16.yaml"], "f"))), "f"
-    )
+    layer = container_layer(parse_container(text["llama3_8b_pretrain_8gpu_h100_bf16.yaml"]))
+    ours = build_spec(merge(IDENTITY, layer), "f")
     assert other_effects(ours, ours) == {}
     other = ours.model_copy(update={"ddp": ours.ddp.model_copy(update={"grad_reduce_in_fp32": True})})
     assert other_effects(ours, other) == {"ddp.grad_reduce_in_fp32": (False, True)}
@@ -140,7 +144,5 @@ def test_other_files_are_refused(tmp_path, content, message):
 
 
 def test_what_pyyaml_writes_is_read_as_it_meant_it():
-    container = parse_container(
-        HEAD + 'a: .inf\nb: 1e-5\nc: !!set {x: null}\nd: &i [1]\ne: *i\nf: "two\\nlines"\n', "f"
-    )
+    container = parse_container(HEAD + 'a: .inf\nb: 1e-5\nc: !!set {x: null}\nd: &i [1]\ne: *i\nf: "two\\nlines"\n')
     assert [container.value(key) for key in "abcdef"] == [float("inf"), "1e-5", {"x": None}, (1,), (1,), "two\nlines"]

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from harness.foreign.container_fields import other_effects
-from harness.foreign.container_file import parse_container
+from harness.foreign.container_file import Container
 from harness.foreign.exporting import exported, to_paste
 from harness.foreign.settings import rows_of, settings_in
 from harness.foreign.writing import ELSEWHERE, WRITERS, as_bridge, as_megatron, left_out
@@ -67,7 +67,7 @@ def overridden(base, words):
                 at[name] = {}
             at = at[name]
         at[leaf] = list(value) if isinstance(value, tuple) else value
-    return parse_container(yaml.safe_dump(document), "job.yaml")
+    return Container("job.yaml", file=parse_yaml(yaml.safe_dump(document), "job.yaml", by_pyyaml=True))
 
 
 def pasted(text):

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.experiment.rules.refusals import _OF_OTHERS, _PARTS, filled, refusals, without_unknown
-from harness.experiment.rules.rulebook import entries
+from harness.experiment.rules.rulebook import _OF_OTHERS, _PARTS, entries, filled, refusals, without_unknown
 
 LATER = ("should be divisible by config.pipeline_model_parallel_size",)  # than megatron-core 0.16.1
 FILES = (
