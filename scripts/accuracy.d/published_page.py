@@ -26,12 +26,8 @@ ABOUT = {
     "megatron_lm": ("Megatron-LM's functional tests", "megatron_lm_goldens.json", (
         _MASK, "with pipeline parallelism, some messages between stages outlive the step: 4 to 12 MB in these small models", _ROUTING,
     )),
-    "other_published": ("GPT-7B, Llama3-70B cut to 12 layers, MLA with experts", "other_published.json", (
-        _MASK, _ROUTING,
-    )),
-    "experts": ("experts with overlap, offloading and natural routing", "experts.json", (
-        _MASK, _ROUTING,
-    )),
+    "other_published": ("GPT-7B, Llama3-70B cut to 12 layers, MLA with experts", "other_published.json", (_MASK, _ROUTING)),
+    "experts": ("experts with overlap, offloading and natural routing", "experts.json", (_MASK, _ROUTING)),
 }  # fmt: skip
 
 
