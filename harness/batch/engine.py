@@ -1,6 +1,7 @@
 """Plays a batch in rounds of due runs until nothing is due, or a signal comes."""
 
 import fcntl
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -177,7 +178,7 @@ def holding(folder: Path, what: str) -> Iterator[None]:
             raise
         except RunFailedError as error:
             if (folder / _LOCK).exists() and "--resume" not in error.remedy:
-                error.remedy += f"\n  to continue then: mbr-perf {_COMMANDS[what]} --resume {folder}"
+                error.remedy += f"\n  to continue then: mbr-perf {_COMMANDS[what]} --resume {shlex.quote(str(folder))}"
             raise
         finally:
             release(folder)

@@ -1,5 +1,6 @@
 """Shows a bisect: the commit, the figures on both sides, and what it changed, for a terminal and a pull request."""
 
+import shlex
 from collections.abc import Iterable
 from statistics import fmean
 
@@ -86,6 +87,6 @@ def _blocks(answer: BisectAnswer) -> Iterable[Block]:
     if answer.advice:
         yield Line(f"Next: {answer.advice}", whole=True)
     if answer.reason == "interrupted":
-        yield Line(f"To continue: mbr-perf bisect --resume {answer.folder}", whole=True)
+        yield Line(f"To continue: mbr-perf bisect --resume {shlex.quote(str(answer.folder))}", whole=True)
     else:
         yield Line(f"For a pull request: {answer.folder / 'report' / 'bisect.md'}", whole=True)

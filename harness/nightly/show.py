@@ -1,5 +1,6 @@
 """A night for people: as a page for a terminal, Markdown and HTML, its progress and its answer."""
 
+import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -244,14 +245,14 @@ class NightDisplay(BatchDisplay):
 
     def result(self, verdict: NightVerdict, reports: Iterable[Path]) -> None:
         """Print the answer. For an interrupted night, also print how to continue."""
+        resume = shlex.join(("mbr-perf", "nightly", "--resume", str(verdict.night_dir)))
         if self.as_json:
             json.answer(verdict.model_copy(update={"report": tuple(reports)}))
         elif verdict.exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
             to_do = f"{verdict.plan.suite}, {counted(verdict.num_due, 'run')} still to do"
-            resume = f"mbr-perf nightly --resume {verdict.night_dir}"
             show_stopped(to_do, verdict.exit_code, verdict.night_dir, resume)
             return
         else:
             show_page(night_page(verdict))
         if verdict.num_due:
-            self.narrate(f"Not all runs are done. To continue: mbr-perf nightly --resume {verdict.night_dir}")
+            self.narrate(f"Not all runs are done. To continue: {resume}")

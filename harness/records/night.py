@@ -5,6 +5,7 @@ starts, an event records why (a repeat, a retry, a confirmation). How a case end
 """
 
 import json
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -247,5 +248,6 @@ def verdict_text(night_dir: Path) -> str:
     except FileNotFoundError:
         return ""
     except (OSError, ValueError, KeyError, TypeError):
-        return f"judged, but {path} cannot be read: mbr-perf nightly --resume {night_dir} writes it again"
+        again = f"mbr-perf nightly --resume {shlex.quote(str(night_dir))}"
+        return f"judged, but {path} cannot be read: {again} writes it again"
     return f"judged {outcome}"
