@@ -10,10 +10,9 @@ import numpy as np
 from harness.bisect import MAX_RUNS
 from harness.bisect.search import Found, Measure, Undecided, next_run, next_trace
 
-COMMITS, GOAL_FOUND = 200, 0.95
+COMMITS, GOAL_FOUND, _TAILS = 200, 0.95, 4  # degrees of Student's t
 PLACES = tuple(range(COMMITS + 1))
 Step = Found | Undecided
-_TAILS = 4  # degrees of Student's t
 
 
 @dataclass(frozen=True)

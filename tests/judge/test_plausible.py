@@ -55,7 +55,6 @@ def test_an_impossible_figure_is_named_and_is_neither_an_improvement_nor_a_golde
     record = changed(whole, 5, **changes)
     [sentence] = [what for what in impossible(record, derive(record)) if what.startswith("rank 5: ")]
     assert part in sentence
-
     golden = make_golden(whole, {"tflops_per_gpu": 1.0, "peak_allocated_bytes": 10 * GIB})
     search = GoldenSearch(golden, Path("golden.json"))
     assert compare_runs([record], search, GateOptions())[1].outcome is Verdict.INCONCLUSIVE

@@ -60,7 +60,6 @@ def test_an_interval_is_a_share_of_the_control():
 def test_a_change_within_the_noise_is_not_settled():
     noisy = time_change((1.00, 1.10, 1.05), (1.02, 1.08, 0.99), (None, None))
     clear = time_change((1.50, 1.51, 1.52), (1.00, 1.01, 1.02), (None, None))
-
     assert noisy.is_settled is False
     assert clear.is_settled is True
 

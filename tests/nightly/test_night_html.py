@@ -60,7 +60,6 @@ def _kept(tmp_path, make_night, night, make_kept):
 def test_the_page_needs_nothing_else(night):
     text = night_html(night)
     page = Page(text)
-
     assert "default-src 'none'" in text
     assert not set(page.tags) & {"img", "link", "iframe"}
     assert all(link.startswith("#") for link in page.links)
@@ -68,7 +67,6 @@ def test_the_page_needs_nothing_else(night):
 
 def test_every_case_of_the_table_leads_to_its_place(night):
     page = Page(night_html(night))
-
     assert [unquote(link[1:]) for link in page.links] == [f"case-{case.planned.name}" for case in night.cases]
     assert sorted(page.ids) == sorted(f"case-{case.planned.name}" for case in night.cases)
 
@@ -84,9 +82,7 @@ def hostile(make_case):
 
 def test_names_and_texts_cannot_become_markup(make_night, make_case):
     plan = {"title": HOSTILE, "suite": HOSTILE, "notes": (HOSTILE,)}
-
     page = Page(night_html(make_night(cases=hostile(make_case), plan=plan)))
-
     assert page.tags.count("script") == 1  # that of every page
 
 

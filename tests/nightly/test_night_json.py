@@ -20,7 +20,6 @@ def test_a_case_carries_its_evidence_its_runs_and_what_differs(night):
     cases = json_of(night)["cases"]
     case, lost = cases[1], cases[4]["runs"][0]
     speed = next(row for row in case["comparison"] if row["metric"] == "tflops_per_gpu")
-
     assert (speed["verdict"], speed["change"]) == ("regression", -0.034)
     assert speed["evidence"].items() >= {
         "spread": 0.0093, "num_nights": 19, "is_suspicious": True, "num_runs": 7,

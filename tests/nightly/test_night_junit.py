@@ -27,8 +27,6 @@ def test_only_elements_and_attributes_of_the_common_schema_are_used(night):
 def test_what_xml_cannot_hold_is_legible_or_left_out_and_the_rest_escaped(make_night, make_case):
     nasty = "a\x00b\x1b[31m\ud800<&\"'>]]>\ufffe c"
     case = make_case("x<y", [], outcome="failed", exit_code=ExitCode.RUN_FAILED, reason=nasty)
-
     document = night_junit(make_night(cases=(case,)))
-
     failure = Xml.fromstring(document.encode("utf-8")).find(".//failure")
     assert failure.text == r"a\x00b\x1b[31m\ud800<&" + "\"'>]]> c"

@@ -13,9 +13,7 @@ def test_rows_have_as_many_cells_as_the_header_whatever_a_name_holds(make_night,
         HOSTILE, [], reason=HOSTILE, outcome="failed", exit_code=ExitCode.RUN_FAILED, planned={"owner": HOSTILE},
         remark=HOSTILE,
     )  # fmt: skip
-
     text = night_markdown(make_night(cases=(case,), plan={"title": HOSTILE}))
-
     assert {len(re.sub(r"\\.", "", line).split("|")) for line in text.splitlines() if line.startswith("|")} == {9}
     assert not re.search(r"(?<!\\)[<>`\[]", text)
     assert [line[:3] for line in text.splitlines() if line.startswith("#")] == ["## ", "###", "###"]

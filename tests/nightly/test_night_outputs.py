@@ -63,9 +63,7 @@ def _server():
 def test_every_output_is_written_where_it_was_asked_for(nightly, tmp_path):
     asked = {"junit": "junit.xml", "step_summary": "summary.md", "html": "html"}
     options = [part for name, place in asked.items() for part in (f"--{name}", tmp_path / place)]
-
     answer = nightly(*options, "--json")
-
     document = json.loads(answer.out)
     night_id = document["night_id"]
     assert (answer.code, document["outcome"]) == (0, "pass")
@@ -82,16 +80,13 @@ def test_a_night_that_breaks_off_leaves_no_junit_file_of_an_earlier_night(nightl
     night_dir = Path(json.loads(nightly("--junit", tmp_path / "junit.xml", "--json").out)["night_dir"])
     shutil.rmtree(night_dir / "cases" / "good")
     (night_dir / "cases" / "good").write_text("a file")
-
     answer = mbr_perf("nightly", "--resume", night_dir, "--junit", tmp_path / "junit.xml")
-
     assert (answer.code, (tmp_path / "junit.xml").exists()) == (3, False)
     assert f"mbr-perf nightly --resume {night_dir}" in answer.err
 
 
 def test_outputs_that_cannot_work_start_nothing(nightly, tmp_path):
     answer = nightly("--junit", tmp_path / "no" / "junit.xml", "--html", REPLAYS / "replayed.yaml")
-
     assert answer.code == 2
     assert "--junit" in answer.err
     assert "--html" in answer.err
@@ -109,10 +104,8 @@ def program(name):
 def test_the_guide_s_slack_program_posts_the_night(nightly, server):
     night = nightly("--json").out
     url = f"http://127.0.0.1:{server.server_address[1]}/hook"
-
     command = [sys.executable, "-c", program("to_slack.py")]
     subprocess.run(command, input=night, text=True, check=True, env={"SLACK_WEBHOOK_URL": url}, timeout=60)
-
     assert server.received == [("/hook", {"text": "Replayed: pass (exit 0)"})]
 
 
@@ -126,11 +119,9 @@ def test_the_guide_s_gitlab_job_runs_a_command_that_exists(nightly):
 def test_the_guide_s_prometheus_program_writes_gauges(nightly):
     night = json.loads(nightly("--json").out)
     night["cases"][0]["comparison"] = [{"metric": "step_time_s", "current": 0.5}, {"metric": "mfu", "current": None}]
-
     command = [sys.executable, "-c", program("to_prometheus.py")]
     text = subprocess.run(
         command, input=json.dumps(night), text=True, check=True, capture_output=True, timeout=60
     ).stdout
-
     labels = f'{{suite="{night["suite"]}",case="good"}}'
     assert text.splitlines() == [f"mbr_perf_case_exit_code{labels} 0", f"mbr_perf_case_step_time_s{labels} 0.5"]

@@ -13,7 +13,6 @@ from harness.show.page import visible
 
 def test_the_night_keeps_every_report_in_its_own_folder(written_night):
     written = write_night_reports(written_night)
-
     folder = written_night.night_dir / "report"
     assert [path.relative_to(folder).name for path in written.paths] == [
         "night.json", "night.md", "night.html", "junit.xml",
@@ -30,9 +29,7 @@ def test_no_name_steers_the_terminal_that_prints_a_report(make_night, make_case,
     night = make_night(
         cases=(red, make_case(f"{hostile} 2", [], **texts)), plan=plan, night_dir=tmp_path / f"n{hostile}"
     )
-
     written = write_night_reports(night)
-
     assert written.problems == ()
     pages = {path.suffix: path.read_text() for path in written.paths}
     for kind in (".md", ".html", ".xml"):
@@ -43,9 +40,7 @@ def test_no_name_steers_the_terminal_that_prints_a_report(make_night, make_case,
 def test_what_cannot_be_written_is_reported_and_keeps_nothing_else_from_being_written(written_night, tmp_path):
     (tmp_path / "file").write_text("in the way")
     outputs = Outputs(junit=tmp_path / "file" / "junit.xml", step_summary=tmp_path / "all.md")
-
     written = write_night_reports(written_night, outputs)
-
     assert [problem.split(": ")[0] for problem in written.problems] == [str(tmp_path / "file" / "junit.xml")]
     assert (tmp_path / "all.md") in written.paths
 

@@ -52,7 +52,6 @@ def test_the_smoke_suite_is_interrupted_resumed_and_passes_against_the_committed
     assert document["num_runs_missing"] > 0
     assert f"nightly --resume {night_dir}" in err
     assert not read_history(results)
-
     done = subprocess.run((*COMMAND, "--resume", str(night_dir), "--json"), cwd=ROOT, capture_output=True, text=True,
                           check=False)  # fmt: skip
     document = json.loads(done.stdout)
