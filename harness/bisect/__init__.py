@@ -6,4 +6,4 @@ ENDS = (False, True, True, False, False, True, True, False)
 A drift of the machine affects all four equally."""
 
 MAX_RUNS, MOST_RUNS = 150, 1000
-"""Runs after which a bisect by time ends undecided: unless --max_runs says otherwise, and at most."""
+"""Runs after which a bisect by time ends undecided: the default of --max_runs, and its largest value."""

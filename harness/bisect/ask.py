@@ -64,7 +64,6 @@ _MAY_ACCOMPANY = {"resume", "max_runs", "results_dir", "as_json"}
 
 
 def _request(asked: BisectOptions) -> "BisectRequest | None":
-    """Return the request; None if a bisect is resumed. BadRequestError with everything that is missing."""
     from harness.bisect.run import BisectRequest
     from harness.bisect.values import Metric
     from harness.cli.requests import read, require_nothing_else

@@ -232,19 +232,20 @@ def _answer(
         advice = _advice(plan, folder, step)
         return BisectAnswer.of(**about, reason=step.reason, advice=advice, exit_code=ExitCode.INCONCLUSIVE)
     good, bad = plan.revisions[step.before], plan.revisions[step.place]
+    levels = _levels(metric, step, measured)
     return BisectAnswer.of(
         **about,
         first_bad=bad,
         probability=step.probability,
         sides=[_side(plan, metric, place, measured) for place in (step.before, step.place)],
-        change=_change(metric, step, measured),
+        levels=levels,
+        change=levels[1] / levels[0] - 1 if len(levels) > 1 else None,
         between=plan.revisions[step.before + 1 : step.place + 1],
         lines=changed_lines(Path(plan.repo), good.sha, bad.sha, plan.pins),
     )
 
 
 def _advice(plan: BisectPlan, folder: Path, step: Undecided) -> str:
-    """Return what to do, and the command."""
     own = list(plan.command[1:])
     if step.options[:1] == ("--metric",) and "--metric" in own:
         del own[(place := own.index("--metric")) : place + 2]
@@ -257,13 +258,11 @@ def _side(plan: BisectPlan, metric: Metric, place: int, measured: Iterable[Measu
     return Side(plan.revisions[place], tuple(figure for figure in figures if figure is not None))
 
 
-def _change(metric: Metric, step: Found, measured: Sequence[Measured]) -> float | None:
-    """Return the relative change: for time over all runs on either side, else between the two revisions."""
-    if metric == "recompute":
-        return None
+def _levels(metric: Metric, step: Found, measured: Sequence[Measured]) -> tuple[float, ...]:
+    """Return the figure before and after the change: for time the mean of all runs on either side; none for texts."""
     figures: dict[bool, list[float]] = {False: [], True: []}
     for each in of_kind(measured, metric):
         value = each.figure(metric)
         if isinstance(value, int | float) and (metric == "time" or each.place in (step.before, step.place)):
             figures[each.place >= step.place].append(value)
-    return fmean(figures[True]) / fmean(figures[False]) - 1 if figures[True] and figures[False] else None
+    return tuple(fmean(side) for side in figures.values() if side)

@@ -12,10 +12,10 @@ from harness.bisect import ENDS, MOST_RUNS
 from harness.judge.statistics import of_variances, welch
 
 ENOUGH, LITTLE = 0.84, 0.12
-"""A revision counts as the first bad one from this probability on, if the next run would tell so little about it.
+"""A revision counts as the first bad one from this probability on, if the next run would tell so little.
 
-What a run tells: the variance of its expected time over all possible commits, in variances of a run. How often the
-answer is right: `scripts/bench-gate --bisect`."""
+What it tells: the variance of its expected time over the possible commits, in variances of a run. How often that is
+right: `scripts/bench-gate --bisect`."""
 
 SHOWN = 0.001
 """The largest p-value of the difference between both sides at which there is a change at all."""

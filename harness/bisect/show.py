@@ -36,13 +36,13 @@ def answer_text(answer: BisectAnswer) -> str:
         return f"INTERRUPTED (exit {int(answer.exit_code)}): no answer yet"
     if answer.first_bad is None:
         return f"NOT DECIDED, {title}: {answer.reason}"
-    good, bad = (figure_text(answer.metric, side.figures) for side in answer.sides)
+    levels = " -> ".join(figure_text(answer.metric, [level]) for level in answer.levels)
     change = "" if answer.change is None else f" ({format_percent(answer.change)})"
     first = answer.first_bad
     which = f"FIRST BAD {first.name} ({first.subject[:60]})"
     if len(answer.between) > 1:
         which = f"FIRST BAD is one of {counted(len(answer.between), 'commit')} up to {first.name}"
-    shown = f"{good} -> {bad}{change}" if answer.metric != "recompute" else "changed"
+    shown = f"{levels}{change}" if levels else "changed"
     return f"{which}: {title} {shown}"
 
 
@@ -75,7 +75,7 @@ def _blocks(answer: BisectAnswer) -> Iterable[Block]:
         yield tabled(list[Side](answer.sides), columns)
     if answer.probability is not None and answer.probability < 1:
         yield GAP
-        yield f"Probability: at least {answer.probability:.2f}. The change is over all runs on either side."
+        yield f"Probability: at least {answer.probability:.2f}. Line 1 has the means of all runs on either side."
     if len(answer.between) > 1:
         yield Section("One of these", (listing(f"{each.name} {each.subject}" for each in answer.between),))
     if answer.lines:

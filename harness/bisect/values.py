@@ -114,7 +114,8 @@ class Skipped(Shown):
 class BisectAnswer(Document):
     """``mbr-perf bisect --json``. ``first_bad`` null: ``reason`` says why, ``advice`` what to do.
 
-    ``between``: it is one of these commits. ``change``: relative, bad from good; None for texts.
+    ``between``: it is one of these commits. ``levels``: the figure before and after; for time the means of all runs on
+    either side. ``change``: relative, of the levels; None for texts.
     """
 
     plan: BisectPlan = Field(exclude=True)
@@ -126,6 +127,7 @@ class BisectAnswer(Document):
     first_bad: Revision | None = None
     between: tuple[Revision, ...] = ()
     probability: float | None = None
+    levels: tuple[float, ...] = ()
     change: float | None = None
     sides: tuple[Side, ...] = ()
     lines: tuple[str, ...] = Field(default=(), serialization_alias="changed_lines")

@@ -1,6 +1,6 @@
 """`mbr-perf history`: shows the metrics of a case over the nights, and adds runs."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -90,11 +90,12 @@ def _show_cases(asked: HistoryOptions) -> None:
     from harness.history.show import HistoryDocument, cases_page
     from harness.history.store import survey_history
     from harness.records import folders
+    from harness.show.terminal import narrate
 
     results, metric = folders.results_dir(asked.results_dir), metric_named(asked.metric)
     reading = survey_history(results)
     cases = case_summaries(reading.records, metric)
-    _narrate(reading.notes)
+    narrate(*reading.notes)
     if asked.csv:
         _print_csv(reading.records)
         return
@@ -111,10 +112,11 @@ def _show_case(asked: HistoryOptions, case: str) -> None:
     from harness.history.run import HistoryRequest, case_history, metric_named
     from harness.history.show import case_page
     from harness.records import folders
+    from harness.show.terminal import narrate
 
     results, metric = folders.results_dir(asked.results_dir), metric_named(asked.metric)
     history, notes = case_history(read(HistoryRequest, asked, results=results, metric=metric, case=case))
-    _narrate(notes)
+    narrate(*notes)
     if asked.csv:
         _print_csv([record for night in history.nights for record in night.records])
         return
@@ -127,9 +129,3 @@ def _print_csv(records: "Sequence[HistoryRecord]") -> None:
     from harness.show.page import visible
 
     print(visible(runs_csv(records)), end="")
-
-
-def _narrate(lines: Iterable[str]) -> None:
-    from harness.show.terminal import narrate
-
-    narrate(*lines)

@@ -45,15 +45,11 @@ def trend_picture(history: CaseHistory) -> Picture:
     )
     lines = (Limit(golden.value / scale, "golden"),) if golden else ()
     axis = metric.title if metric.title == unit else f"{metric.title} ({unit})"
-    chart = Plane(Axis("UTC", _dates(first, last)), Axis(axis), _LOOKS, points, (*band, medians), edges, lines)
+    form = "%Y-%m-%d" if last - first > _DAYS else "%m-%d %H:%M"
+    dates = {at: f"{datetime.fromtimestamp(at, UTC):{form}}" for at in (first, (first + last) / 2, last)}
+    chart = Plane(Axis("UTC", dates), Axis(axis), _LOOKS, points, (*band, medians), edges, lines)
     title = f"{metric.title} over {counted(len(series.nights), 'night')}"
     return Picture("trend", title, _caption(history), chart)
-
-
-def _dates(first: float, last: float) -> dict[float, str]:
-    """Return labels of the ends and the middle, with the hour in short histories."""
-    form = "%Y-%m-%d" if last - first > _DAYS else "%m-%d %H:%M"
-    return {at: f"{datetime.fromtimestamp(at, UTC):{form}}" for at in (first, (first + last) / 2, last)}
 
 
 def _unit(history: CaseHistory) -> tuple[str, float]:

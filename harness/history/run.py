@@ -83,7 +83,6 @@ def write_pages(results: Path, folder: Path, metric: Metric, golden_dir: Path | 
 
 
 def _asked_for(request: HistoryRequest) -> HistoryReading:
-    """Return the requested runs, at least one. BadRequestError if no case has the name."""
     reading = survey_history(request.results, case=request.case)
     if reading.records:
         return reading

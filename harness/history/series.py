@@ -12,7 +12,7 @@ from harness.judge.statistics import relative_spread
 from harness.records.metrics import Metric
 from harness.units import grouped
 
-_REPEAT = re.compile(r"(.+-[0-9a-f]{8}\..+)\.\d+")  # runs of a sweep's cell, or of a night's case
+_REPEAT = re.compile(r"(.+-[0-9a-f]{8}\..+)\.\d+$")  # runs of a sweep's cell, or of a night's case
 _BY_FORMULA = ("tflops_per_gpu", "mfu", "hfu")
 _BADNESS = ("failed", "interrupted", "oom", "ok")
 
@@ -89,7 +89,7 @@ def nights_of(records: Iterable[HistoryRecord]) -> tuple[Night, ...]:
 
     Cases of one suite may share settings and differ in a limit or a seed: each is a point of its own.
     """
-    together = grouped(((each.night_id or _apart(each.run_id), each.suite_case), each) for each in records)
+    together = grouped(((each.night_id or _REPEAT.sub(r"\1", each.run_id), each.suite_case), each) for each in records)
     return tuple(Night(identifier, tuple(found)) for (identifier, _), found in together.items())
 
 
@@ -109,11 +109,6 @@ def series_of(records: Sequence[HistoryRecord], fingerprint: str | None = None) 
     ours = [record for record in ours if record.fingerprint == chosen]
     nights = nights_of(_comparable(record, formula) for record in ours)
     return Series(records[-1].case, chosen, nights, _notes(records, ours))
-
-
-def _apart(run_id: str) -> str:
-    repeat = _REPEAT.fullmatch(run_id)
-    return repeat[1] if repeat else run_id
 
 
 def _comparable(record: HistoryRecord, formula: str) -> HistoryRecord:

@@ -114,7 +114,6 @@ def _runs(night: Night) -> str:
 
 
 def _not_counted(history: CaseHistory) -> list[str]:
-    """Say why the newest of the runs that do not count are out."""
     out = [record for night in history.nights for record in night.records if record not in night.counted]
     reasons = [f"Not counted: {record.run_id}: {record.failure or '; '.join(record.suspect) or record.status}"
             for record in out[-_MOST_REASONS:]]  # fmt: skip
@@ -137,7 +136,6 @@ def level_change_text(history: CaseHistory, found: LevelChange) -> Words:
 
 
 def _newest(history: CaseHistory) -> Line:
-    """Return line 1: the newest night, its figure, and its trend."""
     night, metric, trend = history.nights[-1], history.metric, history.trend
     value, noise = night.value(metric.name), ""
     if value is None or trend is None:

@@ -143,7 +143,6 @@ def _of_spread(stored: Collection[str]) -> str:
 
 
 def _of_only(each: Sequence[Metrics], stored: Collection[str], only: Sequence[str]) -> Iterator[BadRequestError]:
-    """Refuse metrics that no golden holds, or that the runs do not have."""
     known = [metric.name for metric in METRICS if _is_stored(metric)]
     for name in only:
         if name not in known:

@@ -191,7 +191,6 @@ class NightBatch(Batch[PlannedCase]):
 
 
 def _title(due: DueCase) -> str:
-    """Return ``llama3_8b, run 2 of 3``, or the other purpose of the run."""
     if due.purpose == "repeat":
         return run_of(due.entry.name, due.number, due.entry.repeats)
     if due.purpose == "pair":

@@ -107,7 +107,6 @@ def _looks_worse(finding: CaseFinding) -> bool:
 
 
 def _with_figures(verdict: CaseVerdict, case: CaseMaterial, rules: NightRules) -> tuple[CaseVerdict, Comparison]:
-    """Add the figures of the runs that ended well; also return their comparison with the golden."""
     search, counted = case.golden, verdict.counted
     accept = possible_names(rules.accept_differences, counted[0], search.golden) if search.golden else ()
     options = GateOptions(accept_differences=accept, require_golden=case.planned.is_golden_required)
@@ -178,7 +177,6 @@ def _threshold(metric: Metric, case: CaseMaterial, golden: GoldenRecord, num_run
 def _outcome(
     case: CaseMaterial, counting: Sequence[CaseRun], comparison: Comparison | None, findings: Sequence[CaseFinding]
 ) -> tuple[Outcome, str, CaseRun | None]:
-    """Return outcome, reason, and the run that ended badly, if any."""
     if case.planned.refused:
         return "failed", case.planned.refused, None
     ended = bad_end(counting)

@@ -87,7 +87,6 @@ def _golden(item: CaseOutlook) -> str:
 
 
 def _last(run: LastRun | None) -> str:
-    """Return ``pass 2026-01-02``."""
     if run is None:
         return ABSENT
     return f"{run.outcome} {run.started_at[:10]}{'' if run.suite_case else ' (outside suites)'}"

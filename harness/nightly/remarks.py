@@ -150,7 +150,6 @@ def _to_copy(case: CaseVerdict) -> Iterable[str]:
 
 
 def _about_findings(findings: Iterable[CaseFinding]) -> Iterable[str]:
-    """Yield a line for each change, and a line for each reason that prevents a verdict, with all its metrics."""
     by_reason: dict[str, list[str]] = {}
     for finding in findings:
         if finding.verdict is Verdict.INCONCLUSIVE and finding.evidence is None:

@@ -225,7 +225,6 @@ def _odd_golden(level: Level, golden: Reference, threshold: float) -> str:
 
 
 def _decided(tonight: _Tonight, accident: Accident | None) -> tuple[Verdict, str]:
-    """Return red if another night or the confirming runs agree, else yellow with the reason."""
     now, before = tonight.worse(tonight.night.value), tonight.before
     if before and tonight.is_alike(before):
         return Verdict.REGRESSION, f"the night before had {tonight.text(before.value)}"

@@ -115,7 +115,6 @@ def night_jobs(plan: NightPlan, options: JobOptions, host: Host, results: Path) 
 
 
 def _answer(night: NightBatch, judge: NightJudge, audience: Audience, signal: int | None) -> ExitCode:
-    """Judge the runs on disk, finished or not, keep their history and show the answer."""
     data = read_night(night.folder)
     num_due = len(due_round(data, judge.suspicion))
     verdict = judge.verdict(data, num_due)

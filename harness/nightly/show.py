@@ -98,7 +98,6 @@ def _cause(case: CaseVerdict) -> Iterable[Line]:
 
 
 def _details(cases: Sequence[CaseVerdict]) -> Iterable[Block]:
-    """Yield the cases that need attention; on an HTML page the others, too."""
     red = tuple(_section(case) for case in cases if is_red(case))
     green = tuple(_section(case) for case in cases if not is_red(case))
     if red:

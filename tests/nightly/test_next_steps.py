@@ -37,8 +37,7 @@ def test_the_command_that_stores_goldens_has_the_options_with_which_it_is_not_re
     first, second = (unsure(name, recompute, golden_path=None) for name, recompute in (("a", "mlp"), ("b", "none")))
     assert step(first, second) == f" --every --golden_dir {tmp_path} --reason TEXT"
     assert step(first, changed(first, planned=second.planned)).startswith(" --case a")  # they have one golden
-    record = first.counted[0]
-    other = build_golden(record, {"peak_allocated_bytes": 1}).model_copy(update={"fingerprint": "0" * 16})
+    other = build_golden(record := first.counted[0], {"peak_allocated_bytes": 1}, fingerprint="0" * 16)
     write_golden(tmp_path, record.spec, other)
     noisy = changed(first, counted=tuple(build_runs([9.31, 9.36, 12.0])))
     assert step(noisy).endswith(" --replace_other --accept_spread --reason TEXT")
