@@ -71,7 +71,7 @@ def test_a_job_that_slurm_puts_back_runs_nothing_again(own_slurm, results, event
     assert own_slurm.ended(number)["JobState"] == "FAILED"
     first, second = (json.loads((attempts / f"{number}.{count}.json").read_text()) for count in (0, 1))
     assert first["refused"] == []
-    assert f" job {number} (1 times)" in second["refused"][0]
+    assert f" job {number} (1 time)" in second["refused"][0]
     assert (run_dir / "record.json").read_bytes() == committed
     done = own_slurm.mbr_perf("jobs", "wait", results.jobs[0])
     assert done.returncode in (3, 130, 143)
