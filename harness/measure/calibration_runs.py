@@ -107,18 +107,20 @@ def _probe(paths: Sequence[str]) -> Probe | None:
     if len(paths) > 1:
         names = ", ".join(paths)
         raise BadRequestError(f"--calibrate: several files ({names})", remedy="name one file of mbr-perf probe")
-    for path in paths:
-        try:
-            text = read_text(Path(path), path, most_bytes=None)
-            keys = parse_json(text, path, parse_constant=float) if text.strip() else {}
-        except BadRequestError as error:
-            raise BadRequestError(f"--calibrate {error.message}", remedy=_WANTED) from error
-        kinds = [name for key, name in _OTHERS.items() if key in keys]
-        if kinds or "constants" not in keys:
-            what = (*kinds, "JSON of another kind" if keys else "empty")[0]
-            raise BadRequestError(f"--calibrate {path}: {what}, not a file of mbr-perf probe", remedy=_WANTED)
-        return read_document(Path(path), Probe)
-    return None
+    return _read_probe(paths[0]) if paths else None
+
+
+def _read_probe(path: str) -> Probe:
+    try:
+        text = read_text(Path(path), path, most_bytes=None)
+        keys = parse_json(text, path, parse_constant=float) if text.strip() else {}
+    except BadRequestError as error:
+        raise BadRequestError(f"--calibrate {error.message}", remedy=_WANTED) from error
+    kinds = [name for key, name in _OTHERS.items() if key in keys]
+    if kinds or "constants" not in keys:
+        what = (*kinds, "JSON of another kind" if keys else "empty")[0]
+        raise BadRequestError(f"--calibrate {path}: {what}, not a file of mbr-perf probe", remedy=_WANTED)
+    return read_document(Path(path), Probe)
 
 
 def _one_gpu(records: Sequence[RunRecord], probe: Probe | None) -> str:

@@ -45,10 +45,7 @@ class StageRow(StagePrediction, Shown):
 
 
 class SettingRow(Shown):
-    """One setting. Without a prediction its figures are null, and ``reason`` says why.
-
-    ``step_time_origin``: the measured steps that the seconds and their range are from.
-    """
+    """One setting. ``reason``: why its figures are null. ``step_time_origin``: measured steps its seconds are from."""
 
     layout: Text
     recompute: str = at("text")
@@ -115,10 +112,7 @@ class PasteRow(Shown):
 
 
 class LayoutRow(Shown):
-    """What was planned for one layout, and with which limits. ``cure``: the better setting of the allocator, if any.
-
-    ``steps_to_fit``: what to try, in this order, until a setting fits.
-    """
+    """A layout and its limits. ``cure``: the better setting of the allocator. ``steps_to_fit``: what to try in turn."""
 
     layout: Text
     problem: None = None

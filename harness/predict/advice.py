@@ -127,10 +127,7 @@ def eager(plan: Plan) -> Row | None:
 
 
 def same_time_text(plan: Plan) -> str:
-    """Name the settings that are as fast as the recommended one, as far as a prediction can tell.
-
-    Empty without such settings.
-    """
+    """Name the settings that are as fast as the recommended one, as far as a prediction can tell; else empty."""
     if not plan.same_time:
         return ""
     others = ", ".join(f"{row.label}{_at(row)}" for row in plan.same_time)

@@ -112,10 +112,9 @@ def kind_of_step(spec: ExperimentSpec, time: "StepTime") -> str:
 
 
 def sources_of(gpu: str, kind: str) -> dict[tuple[str, str], tuple[float, int]]:
-    """Return the nearest measured steps by GPU type and kind, which is as ``fp8 short dense``.
+    """Return the nearest measured steps of a class by GPU type and kind, which is as ``fp8 short dense``.
 
-    Its own type's steps of its kind; else those of its generation, whose constants it has, in its precision or another;
-    else those of others.
+    Its own; else those of its generation, whose constants it has; else of others; its precision before another.
     """
 
     def distance(where: tuple[str, str]) -> tuple[bool, bool, bool]:

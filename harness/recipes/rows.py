@@ -23,11 +23,7 @@ from harness.units import grouped
 
 
 class GpuRow(Shown):
-    """What a recipe has for one GPU type.
-
-    ``refused_dtypes``: precisions with which no point runs as published. ``only_variants``: precisions that need a
-    ``--variant``, and the first one.
-    """
+    """What a recipe has for one GPU type; precisions with which no point runs, and the ``--variant`` that some need."""
 
     tasks: list[str]
     compute_dtypes: list[str]

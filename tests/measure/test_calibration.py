@@ -149,18 +149,10 @@ def test_a_probe_with_impossible_values_is_refused(make_record, host, tmp_path, 
     assert not (tmp_path / "out.json").exists()
 
 
-@pytest.mark.parametrize(
-    ("content", "what"),
-    [
-        ("", "empty"),
-        ("text", "not JSON"),
-        ("[1]", "a list"),
-        ('{"constants": [], "planner": ""}', "a calibration"),
-        ('{"gpu": "h100", "kind": "external", "metrics": {}}', "golden values"),
-        ('{"run_id": "one", "ranks": []}', "the record of a run"),
-        ('{"a": 1}', "another kind"),
-    ],
-)
+@pytest.mark.parametrize(("content", "what"), [
+    ("", "empty"), ("text", "not JSON"), ("[1]", "a list"), ('{"a": 1}', "another kind"), ('{"run_id": "one"}', "record"),
+    ('{"constants": [], "planner": ""}', "a calibration"), ('{"gpu": "h100", "metrics": {}}', "golden values"),
+])  # fmt: skip
 def test_a_file_that_is_no_probe_is_named_for_what_it_is_in_one_message(host, tmp_path, content, what):
     path = tmp_path / "file"
     path.write_text(content)

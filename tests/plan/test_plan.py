@@ -288,11 +288,7 @@ def test_a_setting_of_the_allocator_is_advised_before_recompute(plan, compute_dt
     again = json.loads(plan(*job, *use["environment"].split(), "--json").out)
     (same,) = (row for row in again["settings"] if row["recompute"] == "none")
     assert {key: same[key] for key in cure if key != "stages"} == {key: cure[key] for key in cure if key != "stages"}
-    assert (again["recommended"], again["layouts"][0]["cure"], cure["reserved_source"]) == (
-        "none",
-        None,
-        "replayed",
-    )
+    assert (again["recommended"], again["layouts"][0]["cure"], cure["reserved_source"]) == ("none", None, "replayed")
 
 
 @pytest.mark.slow

@@ -135,11 +135,7 @@ def test_gpu_and_host_delay_each_other_where_both_take_as_long(spec_of):
 def test_a_class_with_few_rows_takes_the_widest_range_of_its_neighbours():
     spreads = {"9.x dense": (0.9, 1.1, 20), "9.x experts": (0.8, 1.5, 4), "8.x experts": (1.0, 1.0, 12)}
     assert spread_of("9.x dense", spreads) == (0.9, 1.1, 20)
-    assert spread_of("9.x dense", {"9.x dense": (1.01, 1.1, 20)}) == (
-        0.98,
-        1.1,
-        20,
-    )  # equal settings differ by 2 %
+    assert spread_of("9.x dense", {"9.x dense": (1.01, 1.1, 20)}) == (0.98, 1.1, 20)  # equal settings differ by 2 %
     low, high, rows = spread_of("9.x experts", spreads)
     assert (low, high, rows) == (pytest.approx(1 / (1 + 1.25 / 4)), pytest.approx(1 + 1.25 * 0.5), 4)
     assert spread_of("10.x experts", spreads)[2] == 0

@@ -100,21 +100,12 @@ def test_a_probe_alone_calibrates_and_plans_say_so(mbr_perf, tmp_path, monkeypat
     assert {name: kept[name] for name in expected} == expected
 
 
-@pytest.mark.parametrize(
-    ("gpu", "kind", "whose"),
-    [
-        ("h100", "bf16 dense", "h100"),
-        ("h200", "bf16 dense", "h100"),
-        ("gb200", "bf16 dense", "b200"),
-        ("gb200", "fp8 dense", "gb200"),
-        ("b200", "fp8 dense", "gb200 gb300"),
-        ("b200", "fp8 host-bound dense", "h100"),
-        ("b300", "fp8 experts", "b300"),
-        ("gb300", "fp4 experts", "b300 gb200 gb300"),
-        ("gb300", "bf16 experts", "b300 gb200 gb300"),
-        ("h100", "bf16 host-bound experts", "h100"),
-    ],
-)
+@pytest.mark.parametrize(("gpu", "kind", "whose"), [
+    ("h100", "bf16 dense", "h100"), ("h200", "bf16 dense", "h100"), ("gb200", "bf16 dense", "b200"),
+    ("gb200", "fp8 dense", "gb200"), ("b200", "fp8 dense", "gb200 gb300"), ("b200", "fp8 host-bound dense", "h100"),
+    ("b300", "fp8 experts", "b300"), ("gb300", "fp4 experts", "b300 gb200 gb300"),
+    ("gb300", "bf16 experts", "b300 gb200 gb300"), ("h100", "bf16 host-bound experts", "h100"),
+])  # fmt: skip
 def test_seconds_name_the_measured_steps_nearest_to_them(gpu, kind, whose):
     found, text = sources_of(gpu, kind), error_text(gpu, kind)
     assert " ".join(name for name, _ in found) == whose
