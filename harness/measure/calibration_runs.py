@@ -51,8 +51,7 @@ def calibrate(request: CalibrationRequest, host: Host) -> tuple[Calibration, Pat
     BadRequestError, before anything is written, for runs that cannot be read, for several GPU types, and if the runs
     determine no constant.
     """
-    files = [given for given in request.given if Path(given).exists() and not Path(given).is_dir()]
-    paths = [given for given in files if Path(given).name != RECORD]
+    paths = [given for given in request.given if _is_no_run(Path(given))]
     records = _records([given for given in request.given if given not in paths])
     probe = _probe(paths)
     gpu = _one_gpu(records, probe)
@@ -101,6 +100,10 @@ def _records(references: Sequence[str]) -> list[RunRecord]:
 _WANTED = "name a file that mbr-perf probe wrote, or runs: folders, ids or files record.json"
 # Keys that only another kind of file has.
 _OTHERS = {"planner": "a calibration", "metrics": "golden values", "run_id": "the record of a run under another name"}
+
+
+def _is_no_run(path: Path) -> bool:
+    return path.exists() and not path.is_dir() and path.name != RECORD
 
 
 def _probe(paths: Sequence[str]) -> Probe | None:
