@@ -10,17 +10,17 @@ from harness.experiment.layout_text import write_layout
 from harness.experiment.model import LayerKind, has_experts
 
 
-def balanced_layout(spec: ExperimentSpec, pp: int, vp: int | None) -> str | None:
-    """Return a layout of ``pp`` stages; None where megatron-core's even split is as good, or no layout is legal.
+def balanced_layout(spec: ExperimentSpec) -> str | None:
+    """Return a layout of the request's stages; None where megatron-core splits evenly, or no layout is legal.
 
     A rank runs all its chunks for every micro-batch, so that the sum of its chunks decides; then its longest chunk.
     The loss, with all MTP layers, ends the last chunk, which needs no decoder layer.
     Exact for the times of :func:`_times`, with virtual stages where all decoder layers take equally long.
     """
-    model, num_chunks = spec.model, vp or 1
-    is_even = model.num_layers % (pp * num_chunks) == 0
-    has_own_ends = model.mtp_num_layers and spec.parallelism.pipeline_model_parallel_layout
-    if pp == 1 or pp * num_chunks > model.num_layers + 1 or (is_even and not has_own_ends):
+    model, p = spec.model, spec.parallelism
+    pp, num_chunks = p.pipeline_model_parallel_size, p.num_virtual_stages
+    of_ends = model.mtp_num_layers and p.pipeline_model_parallel_layout
+    if pp == 1 or pp * num_chunks > model.num_layers + 1 or not (of_ends or model.num_layers % (pp * num_chunks)):
         return None
     items, ranks = _times(spec), []
     for size in _split(items, pp, num_chunks)[2]:

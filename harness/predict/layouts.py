@@ -94,7 +94,7 @@ class Space:
     def settings(self, sizes: Sizes) -> tuple[str, ...]:
         """What a request must set beside the sizes: a layout of stages, and settings that these sizes cannot use."""
         wanted: dict[str, str | bool | None] = {
-            "parallelism.pipeline_model_parallel_layout": balanced_layout(self.spec_of(sizes), sizes.pp, sizes.vp),
+            "parallelism.pipeline_model_parallel_layout": balanced_layout(self.spec_of(sizes)),
             "parallelism.num_layers_in_first_pipeline_stage": None,
             "parallelism.num_layers_in_last_pipeline_stage": None,
             "parallelism.account_for_embedding_in_pipeline_split": False,

@@ -8,8 +8,7 @@ from harness.errors import Problems
 from harness.experiment.balanced_layout import balanced_layout
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import GPUS
-from harness.experiment.layout import num_virtual_stages
-from harness.experiment.layout_text import LayoutSyntaxError, parse_layout, write_layout
+from harness.experiment.layout import layout_problem, num_virtual_stages
 from harness.experiment.software import ALLOCATOR_NAMES
 from harness.records.reading import PlainValue
 from harness.resolve.find import open_recipe
@@ -159,10 +158,7 @@ def _identity(request: Request, choice: Choice) -> Layer:
 
 
 def _follow_num_layers(layer: Layer) -> Layer:
-    """Apply a depth from the command line: the MoE pattern keeps its leading dense layers.
-
-    Patterns of attention begin anew where they end.
-    """
+    """Apply a depth: the MoE pattern keeps its leading dense layers, patterns of attention repeat."""
     depth = layer.get(_DEPTH)
     if depth is None or not depth.from_command_line or not isinstance(depth.value, int) or depth.value < 1:
         return layer
@@ -189,27 +185,15 @@ def _given(layer: Layer, path: str) -> bool:
 
 
 def _follow_stages(layer: Layer, spec: ExperimentSpec, _choice: Choice) -> _Followed:
-    """Replace the point's pipeline layout where options ask for another number of stages or layers than it has."""
-    text, given = spec.parallelism.pipeline_model_parallel_layout, [path for path in _SPLIT if _given(layer, path)]
-    if not text or not given or _given(layer, _LAYOUT) or _fits(text, spec, asks_vp=_VP in given):
+    """Replace the point's pipeline layout where it does not have the stages or layers that options ask for."""
+    p, given = spec.parallelism, [path for path in _SPLIT if _given(layer, path)]
+    text, interleaves = p.pipeline_model_parallel_layout, p.virtual_pipeline_model_parallel_size or _VP not in given
+    fits = not layout_problem(spec.model, p) and (interleaves or num_virtual_stages(p) == 1)
+    if not text or not given or _given(layer, _LAYOUT) or fits:
         return {}, ""
-    p = spec.parallelism
-    new = balanced_layout(spec, p.pipeline_model_parallel_size, p.virtual_pipeline_model_parallel_size)
+    new = balanced_layout(spec)
     why = " ".join(f"{layer[path].source} {layer[path].value or 'none'}" for path in given)
-    note = f"{LAID_OUT}: {new or 'even'} instead of {write_layout(parse_layout(text))} ({why})"
-    return {_LAYOUT: Setting(new, layer[given[0]].source)}, note
-
-
-def _fits(text: str, spec: ExperimentSpec, *, asks_vp: bool) -> bool:
-    """Return whether a layout has the layers and stages that are asked for, or is none, which a rule refuses."""
-    pp, vp = spec.parallelism.pipeline_model_parallel_size, spec.parallelism.virtual_pipeline_model_parallel_size
-    try:
-        stages = parse_layout(text)
-    except LayoutSyntaxError:
-        return True
-    chunks, rest = divmod(len(stages), pp)
-    wanted = (vp or 1) if vp or asks_vp or pp == 1 else chunks
-    return not rest and chunks == wanted and "".join(stages).count("t") == spec.model.num_layers
+    return {_LAYOUT: Setting(new, layer[given[0]].source)}, f"{LAID_OUT}: {new or 'even'} instead of {text} ({why})"
 
 
 def _follow_alignment(layer: Layer, spec: ExperimentSpec, _choice: Choice) -> _Followed:

@@ -55,18 +55,17 @@ def test_no_layer_should_move_from_a_stage_of_a_layout_to_another(specs, pp, vp)
     spec = specs["deepseek_v3"]
     settings = dict(each.split("=", 1) for each in space(spec, 1024, 2048).settings(Sizes(2, pp, vp, 1, 64, 1, 1)))
     stages = parse_layout(settings["parallelism.pipeline_model_parallel_layout"])
-    lengths = [stage.count("t") for stage in stages]
     seconds = step_seconds(spec, pp, stages)
     for first, last in ((0, -1), (-1, 0), (0, 1), (1, 0)):
         moved = [*stages]
         moved[first] = moved[first].replace("t", "", 1)
         moved[last] = moved[last].replace("m", "tm") if "m" in moved[last] else moved[last] + "t"
-        assert lengths[first] < 2 or step_seconds(spec, pp, moved) > 0.99 * seconds, (first, last)
+        assert stages[first].count("t") < 2 or step_seconds(spec, pp, moved) > 0.99 * seconds, (first, last)
 
 
 def step_seconds(spec, pp, stages):
-    cut = {"pipeline_model_parallel_size": pp, "pipeline_model_parallel_layout": write_layout(stages)}
-    cut |= {"virtual_pipeline_model_parallel_size": None}
+    cut = {"pipeline_model_parallel_size": pp, "virtual_pipeline_model_parallel_size": None}
+    cut["pipeline_model_parallel_layout"] = write_layout(stages)
     return predicted(spec.model_copy(update={"parallelism": spec.parallelism.model_copy(update=cut)})).time.likely_s
 
 
