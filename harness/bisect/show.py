@@ -75,7 +75,7 @@ def _blocks(answer: BisectAnswer) -> Iterable[Block]:
         yield tabled(list[Side](answer.sides), columns)
     if answer.probability is not None and answer.probability < 1:
         yield GAP
-        yield f"Probability: at least {answer.probability:.2f}. Line 1 has the means of all runs on either side."
+        yield f"Probability: at least {answer.probability:.2f}. Line 1 has the means of all runs per side."
     if len(answer.between) > 1:
         yield Section("One of these", (listing(f"{each.name} {each.subject}" for each in answer.between),))
     if answer.lines:

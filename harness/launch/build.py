@@ -62,7 +62,7 @@ def find_build(option: str, text: str, host: Host) -> Build:
 
 
 def require_same_build(option: str, then: Build, host: Host, resume: str) -> None:
-    """Raise BadRequestError if the environment of a resumed batch is gone, is this one, or has other software by now.
+    """Raise BadRequestError if the environment of a resumed batch is gone, is this one, or has other software.
 
     ``resume``: the remedy if it is this one.
     """
