@@ -15,7 +15,7 @@ def balanced_layout(spec: ExperimentSpec) -> str | None:
 
     A rank runs all its chunks for every micro-batch, so that the sum of its chunks decides; then its longest chunk.
     The loss, with all MTP layers, ends the last chunk, which needs no decoder layer.
-    Exact for the times of :func:`_times`, with virtual stages where all decoder layers take equally long.
+    Exact for the times of :func:`_times`.
     """
     model, p = spec.model, spec.parallelism
     pp, num_chunks = p.pipeline_model_parallel_size, p.num_virtual_stages
@@ -32,8 +32,9 @@ def balanced_layout(spec: ExperimentSpec) -> str | None:
 
 
 def _times(spec: ExperimentSpec) -> tuple[int, ...]:
-    """Return the times of the decoder layers, and of all MTP layers with the loss, in percent of the last layer's.
+    """Return the times of the decoder layers, and of all MTP layers with the loss, in percent of the longest layer's.
 
+    Dense layers count as much as those with experts: they are the first, whose ranks hold the most micro-batches.
     FLOPs take as long as at the GPU's peaks: of linear layers in the job's precision, of attention and logits in BF16.
     Tokens go to experts and back over the GPU's links, in both passes. The embedding takes no time.
     """
@@ -50,11 +51,9 @@ def _times(spec: ExperimentSpec) -> tuple[int, ...]:
         sending = 4 * sent_bytes / group_bandwidth(spec, "ep")
         return max(computing, sending) if spec.kernels.overlap_moe_expert_parallel_comm else computing + sending
 
-    of_kind = {kind: seconds(kind) for kind in {*kinds}}
-    in_mtp, logits = end_flops(spec)
-    layers, last_s = [of_kind[kind] for kind in kinds], of_kind[kinds[-1]]
-    end = FORWARD_AND_BACKWARD * (in_mtp / linear + logits / plain) + (spec.model.mtp_num_layers or 0) * last_s
-    return tuple(round(100 * each / last_s) for each in (*layers, end))
+    layer_s, (in_mtp, logits) = max(map(seconds, {*kinds})), end_flops(spec)
+    end = FORWARD_AND_BACKWARD * (in_mtp / linear + logits / plain) + (spec.model.mtp_num_layers or 0) * layer_s
+    return *([100] * len(kinds)), round(100 * end / layer_s)
 
 
 @lru_cache(100_000)

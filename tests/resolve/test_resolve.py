@@ -189,7 +189,7 @@ def test_fewer_layers_keep_the_leading_dense_ones_and_drop_the_pipeline_layout()
         (
             "deepseek_v3",
             {"pipeline_model_parallel_size": 4, "virtual_pipeline_model_parallel_size": 4},
-            "Et*5|t*3|(t*4|)*13tmL",
+            "Et*4|(t*4|)*14tmL",
             True,
         ),
         (
@@ -198,7 +198,7 @@ def test_fewer_layers_keep_the_leading_dense_ones_and_drop_the_pipeline_layout()
             "Et|(tt|)*30mL",
             False,
         ),
-        ("deepseek_v3", {"num_layers": 40}, "Ett|(t|)*7", True),
+        ("deepseek_v3", {"num_layers": 40}, "Et|(t|)*20(tt|)*2t|(tt|)*7mL", True),
     ],
 )
 def test_a_pipeline_layout_of_the_recipe_yields_to_another_number_of_stages(recipe, options, layout, aligned):
