@@ -108,12 +108,10 @@ def sweep(
 # fmt: off
 @options()
 class ReportOptions:
-    """Which sweep, which formats, which folder."""
+    """Which sweep, which folder."""
 
     sweep: Annotated[str, typer.Argument(metavar="SWEEP", autocompletion=completion.sweeps,
         help="A sweep's folder, its sweep.json, or the start of its id.")]
-    formats: Annotated[list[str] | None, option("NAME,NAME,...", "html, md, json, svg. Default: all of them. "
-        "Repeatable.", "--format")] = None
     out: Annotated[Path | None, option("DIR", "The output folder. Default: the sweep's report folder.")] = None
     results_dir: Results = None
     as_json: Json = False
@@ -129,8 +127,7 @@ def report(asked: ReportOptions) -> None:
     """
     from harness.sweep.reports import ReportRequest, report_sweep
 
-    formats = tuple(name.strip() for text in asked.formats or () for name in text.split(",") if name.strip())
-    report_sweep(ReportRequest(asked.sweep, formats, asked.out, asked.results_dir, asked.as_json))
+    report_sweep(ReportRequest(asked.sweep, asked.out, asked.results_dir, asked.as_json))
 
 
 _MAY_ACCOMPANY = frozenset({"resume", "no_warm", "as_json", "results_dir"})

@@ -1,6 +1,5 @@
 """Judges a sweep from its folder, shows its plan, progress and answer, and writes its reports."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +14,7 @@ from harness.records.sweep import SweepData, SweepPlan, read_sweep
 from harness.show import json
 from harness.show.html import html
 from harness.show.markup import markdown
-from harness.show.page import GAP, Block, Line, Picture, details
+from harness.show.page import GAP, Line, details
 from harness.show.progress import counted_off
 from harness.show.svg import svg_file
 from harness.show.terminal import narration, show_page, show_stopped
@@ -69,43 +68,27 @@ class SweepDisplay(BatchDisplay):
 
 
 REPORT = "report"
-FORMATS = ("html", "md", "json", "svg")
 
 
-def write_reports(
-    verdict: SweepVerdict, data: SweepData, folder: Path, formats: Sequence[str] | None = None
-) -> tuple[Path, ...]:
-    """Write every format of :data:`FORMATS`, or ``formats``, into ``folder``; return the paths, the page first.
+def write_reports(verdict: SweepVerdict, data: SweepData, folder: Path) -> tuple[Path, ...]:
+    """Write a page, Markdown, JSON and pictures into ``folder``; return the paths in this order.
 
-    Replaces existing files. BadRequestError for an unknown format, and if nothing can be written.
+    Replaces existing files. BadRequestError if they cannot be written.
     """
-    chosen = tuple(formats or FORMATS)
-    unknown = [name for name in chosen if name not in FORMATS]
-    if unknown:
-        raise BadRequestError(f"no report format {', '.join(unknown)}", remedy=f"one of: {', '.join(FORMATS)}")
     drawn = tuple(pictures(verdict))
     origin = origin_of(data)
     with os_errors_reported(f"{folder}: cannot be written", "name another folder"):
         folder.mkdir(parents=True, exist_ok=True)
-        paths = [folder / f"report.{name}" for name in FORMATS if name in chosen and name != "svg"]
-        for path in paths:
-            write_atomically(path, _text(path.suffix, verdict, drawn, origin, with_images="svg" in chosen))
-        for picture in drawn if "svg" in chosen else ():
-            paths.append(folder / f"{picture.name}.svg")
-            write_atomically(paths[-1], svg_file(picture))
-    return tuple(paths)
-
-
-def _text(
-    suffix: str, verdict: SweepVerdict, drawn: Sequence[Picture], origin: Sequence[Block], *, with_images: bool
-) -> str:
-    match suffix:
-        case ".html":
-            return html(sweep_page(verdict, drawn, origin))
-        case ".md":
-            return markdown(sweep_page(verdict, drawn, origin), with_images=with_images)
-        case _:
-            return json.text(verdict) + "\n"
+        page = sweep_page(verdict, drawn, origin)
+        texts = {
+            "report.html": html(page),
+            "report.md": markdown(page, with_images=True),
+            "report.json": json.text(verdict) + "\n",
+            **{f"{picture.name}.svg": svg_file(picture) for picture in drawn},
+        }
+        for name, text in texts.items():
+            write_atomically(folder / name, text)
+    return tuple(folder / name for name in texts)
 
 
 _WORST_FIRST = (ExitCode.RUN_FAILED, ExitCode.REGRESSION, ExitCode.INCONCLUSIVE, ExitCode.IMPROVEMENT)
@@ -165,20 +148,19 @@ def _exit_code(cell: CellVerdict, gate: GateOptions) -> ExitCode:
 
 @dataclass(frozen=True)
 class ReportRequest:
-    """``formats`` empty: all. ``out`` None: the sweep's own report folder."""
+    """``out`` None: the sweep's own report folder."""
 
     sweep: str
-    formats: tuple[str, ...] = ()
     out: Path | None = None
     results_dir: Path | None = None
     as_json: bool = False
 
 
 def report_sweep(request: ReportRequest) -> None:
-    """Write the files, show the table. BadRequestError for an unknown sweep or format, or if nothing can be written."""
+    """Write the files, show the table. BadRequestError for an unknown sweep, or if the files cannot be written."""
     data = read_sweep(request.sweep, request.results_dir, partial(counted_off, narration(), "Reading cells"))
     verdict = judge_sweep(data, data.plan.gate, partial(counted_off, narration(), "Judging cells"))
-    paths = write_reports(verdict, data, request.out or data.sweep_dir / REPORT, request.formats)
+    paths = write_reports(verdict, data, request.out or data.sweep_dir / REPORT)
     if request.as_json:
         json.answer(verdict.model_copy(update={"report": paths}))
     else:

@@ -86,7 +86,7 @@ def test_what_the_cells_of_a_sweep_are_called(mbr_perf, tmp_path):
     plan = json.loads((sweep / "sweep.json").read_text())
     plan["cells"][1]["name"] = plan["title"] = HOSTILE
     (sweep / "sweep.json").write_text(json.dumps(plan))
-    shown(mbr_perf("report", sweep, "--format", "md", "--out", tmp_path / "out"))
+    shown(mbr_perf("report", sweep, "--out", tmp_path / "out"))
 
 
 @pytest.mark.slow

@@ -42,7 +42,7 @@ def plan_html(folder, make_spec):
 
 def sweep_html(folder, _):
     data = read_sweep(RECORDED)
-    return write_reports(judge_sweep(data), data, folder, ("html",))[0]
+    return write_reports(judge_sweep(data), data, folder)[0]
 
 
 def night_page(folder, _):
