@@ -52,8 +52,6 @@ class PlanOptions:
     exact: Annotated[list[str] | None, option("[SETTING...]", "Also trace whole steps of these settings over "
                                                               "megatron-core's schedule, e.g. mlp; asked: yours. "
                                                               "Default: the recommended one.")] = None
-    exact_timeout_s: Annotated[float, option("SECONDS", "Time limit for tracing the whole step of one setting.",
-        "--exact_timeout")] = 300.0
     show_all: Annotated[bool, flag("Print all settings and columns.", "--all")] = False
     columns: Annotated[str | None, option("NAME,NAME,...", "Print these columns: peak, usable, step, cost, range, "
         "tflops, fits, reserved, device, hfu, stage.")] = None

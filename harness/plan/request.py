@@ -41,7 +41,7 @@ class PlanRequest:
     """All that `mbr-perf plan` asks for.
 
     ``over``: values by name of `harness.resolve.sweep_file.SWEPT`; None turns interleaving off.
-    ``exact``: settings to trace whole, each for ``exact_timeout_s``. ``only``: settings to plan, empty for all.
+    ``exact``: settings to trace whole. ``only``: settings to plan, empty for all.
     ``varied``: sizes that vary. ``step_trace``: where to write a step.
     """
 
@@ -53,7 +53,6 @@ class PlanRequest:
     use_cache: bool = True
     assume: str | None = None
     exact: tuple[str, ...] = ()
-    exact_timeout_s: float = 300.0
     use_calibration: bool = True
     only: tuple[str, ...] = ()
     search: bool = False
@@ -91,8 +90,6 @@ def check_plan(request: PlanRequest) -> None:
     if request.max_overhead is not None and not 0 <= request.max_overhead <= 1:
         share = "must be a share of the step time, from 0 to 1"
         problems.add(f"--max_overhead {request.max_overhead:g} {share}", "e.g. 0.1")
-    if not request.exact_timeout_s > 0:
-        problems.add(f"--exact_timeout {request.exact_timeout_s:g} must be above 0 seconds")
     if request.layers_too and not request.optimal:
         problems.add("--layers_too moves layers for the plan of --optimal", "add --optimal")
     _check_time(request.max_minutes, problems, is_search=request.search)

@@ -261,7 +261,7 @@ def _exact(request: PlanRequest, planned: Planned, host: Host) -> tuple[ExactSet
     layout = planned.judged
     assert layout
     implementation = settled_implementation(layout.plan.spec)
-    tracing = ExactTracing(host, request.exact_timeout_s, implementation, layout.settled.software)
+    tracing = ExactTracing(host, implementation, layout.settled.software)
     return tracing.settings(layout.plan, request.exact, layout.traces)
 
 

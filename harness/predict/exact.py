@@ -102,9 +102,9 @@ class ExactTracing:
     """Traces on ``host``, at most ``timeout_s`` for each setting. Setting ``stop`` ends it."""
 
     host: Host
-    timeout_s: float
     implementation: Implementation
     software: Software
+    timeout_s: float = 300.0
     stop: Event = field(default_factory=Event)
 
     def settings(self, plan: Plan, names: tuple[str, ...], traces: Traces) -> tuple[ExactSetting, ...]:
@@ -122,11 +122,7 @@ class ExactTracing:
         order = [stage.pp_rank for stage in sorted(row.prediction.stages, key=lambda stage: -stage.total)]
         num = max(1, min(self.host.num_cores, len(order)))
         requests = [
-            ExactRequest(
-                spec=own,
-                implementation=self.implementation,
-                pp_ranks=tuple(order[i::num]),
-            )
+            ExactRequest(spec=own, implementation=self.implementation, pp_ranks=tuple(order[i::num]))
             for i in range(num)
         ]
         answers = side_by_side(self._answer, requests, num, self.stop)
@@ -147,7 +143,7 @@ class ExactTracing:
                 answer = ExactFile.model_validate_json(process.answer(asked.model_dump_json(), "--exact"))
             except TracerLateError as late:
                 answer = ExactFile.model_validate_json(late.so_far) if late.so_far else ExactFile()
-                why = f"not traced within {self.timeout_s:g} s (--exact_timeout)"
+                why = f"not traced within {self.timeout_s:g} s"
             stages.extend(answer.stages)
             problems.update(dict.fromkeys(ranks, why or answer.refused or ""))
 

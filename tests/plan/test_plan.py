@@ -117,13 +117,6 @@ def test_a_chosen_setting_is_traced_whole_and_agrees_with_what_was_composed(plan
     assert stage["exact_bytes"] == pytest.approx(stage["composed_bytes"], rel=0.01)
 
 
-@pytest.mark.train
-def test_a_whole_step_that_takes_too_long_says_so_and_the_plan_stands(plan):
-    done = plan(*LLAMA, "--exact", "--exact_timeout", "0.1")
-    assert done.code == 0, done.err
-    assert " 0.1 s (--exact_timeout)" in done.out
-
-
 def test_only_the_settings_asked_for_are_planned_beside_that_without_recompute(plan):
     document = json.loads(plan(*LLAMA, "--json", "--only", "full:block:2", "mlp").out)
     assert [row["recompute"] for row in document["settings"]] == ["none", "mlp", "full:block:2"]
@@ -158,7 +151,6 @@ def test_varied_sizes_are_counts_of_known_sizes_each_named_once():
         (("--margin", "1.5"), "--margin 1.5 "),
         (("--fit_into", "60GB"), "'60GB' is not a"),
         (("--fit_into", "-1"), "--fit_into -1 "),
-        (("--exact_timeout", "0"), "--exact_timeout 0 "),
         (("--max_overhead", "-0.1"), "--max_overhead -0.1 "),
         (("--only", "layernorm"), "--only layernorm: "),
         (("-tp", "3"), "P03: "),

@@ -160,15 +160,24 @@ open(sys.argv[sys.argv.index("--out") + 1], "w").write(json.dumps(answer))
 """
 
 
-def test_a_stage_that_kills_the_tracer_takes_no_other_stage_with_it(by_hand, program):
-    host = replace(this_host(), python=program(SCRIPTED, sys.executable), num_cores=1)
+def _traced_by(script, by_hand, program, **limit):
+    host = replace(this_host(), python=program(script, sys.executable), num_cores=1)
     spec = spec_of(DENSE, "none", **PP4)
     software = Software(transformer_engine="2.11")
     found = candidates(spec, software, IMPLEMENTATION)
     traces = by_hand(required_cases(found, IMPLEMENTATION, software))
     planned = plan(spec, found, traces, Limits(None), IMPLEMENTATION, software)
-    tracing = ExactTracing(host, 100.0, IMPLEMENTATION, software)
-    (setting,) = tracing.settings(planned, ("none",), traces)
+    (setting,) = ExactTracing(host, IMPLEMENTATION, software, **limit).settings(planned, ("none",), traces)
+    return setting
+
+
+def test_a_whole_step_that_takes_too_long_says_so(by_hand, program):
+    setting = _traced_by("import time\ntime.sleep(60)", by_hand, program, timeout_s=0.2)
+    assert [peak.problem for peak in setting.stages] == ["not traced within 0.2 s"] * 4
+
+
+def test_a_stage_that_kills_the_tracer_takes_no_other_stage_with_it(by_hand, program):
+    setting = _traced_by(SCRIPTED, by_hand, program)
     assert [peak.pp_rank for peak in setting.stages if peak.exact_bytes is not None] == [0, 1]
     assert setting.stages[2].problem.endswith("TypeError: killed by the test")
     assert [peak.problem for peak in setting.stages if peak.pp_rank != 2] == [None, None, "not this one"]
