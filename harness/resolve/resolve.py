@@ -144,16 +144,11 @@ def _selection(request: Request) -> dict[str, str]:
 
 
 def _identity(request: Request, choice: Choice) -> Layer:
-    settings: dict[str, Setting] = {}
+    names = ("gpu", "num_gpus", "compute_dtype", "task")
+    given = {name: value for name in names if (value := getattr(request, name)) is not None}
+    settings = {name: Setting(value, f"--{name}") for name, value in given.items()}
     if request.point_gpu is not None and request.gpu != choice.point.key.gpu:
         settings["gpus_per_node"] = Setting(GPUS[request.gpu].gpus_per_node, "default")
-    settings["gpu"] = Setting(request.gpu, "--gpu")
-    if request.num_gpus is not None:
-        settings["num_gpus"] = Setting(request.num_gpus, "--num_gpus")
-    if request.compute_dtype is not None:
-        settings["compute_dtype"] = Setting(request.compute_dtype, "--compute_dtype")
-    if request.task is not None:
-        settings["task"] = Setting(request.task, "--task")
     return settings
 
 
@@ -173,8 +168,7 @@ def _follow_num_layers(layer: Layer) -> Layer:
 def _of_depth(path: str, pattern: tuple[PlainValue, ...], depth: int) -> tuple[PlainValue, ...]:
     if path == _FREQ:
         return with_num_layers(tuple(kind for kind in pattern if isinstance(kind, int)), depth)
-    times = -(-depth // len(pattern))
-    return (pattern * times)[:depth]
+    return (pattern * depth)[:depth]
 
 
 _Followed = tuple[Layer, str]  # the changed settings, and a note or nothing
@@ -239,13 +233,11 @@ def _follow_num_gpus(layer: Layer, spec: ExperimentSpec, choice: Choice) -> _Fol
         return {}, ""
     base = data_parallel_size(published.parallelism, key.num_gpus)
     now = data_parallel_size(spec.parallelism, choice.num_gpus)
-    scaled = weak_scaled(published.batch.global_batch_size, base, now)
-    if scaled == published.batch.global_batch_size:
+    before = published.batch.global_batch_size
+    scaled = weak_scaled(before, base, now)
+    if scaled == before:
         return {}, ""
-    note = (
-        f"global batch size {published.batch.global_batch_size} scaled to {scaled}: "
-        f"{now} data-parallel copies instead of {base} (-gb sets it)"
-    )
+    note = f"global batch size {before} scaled to {scaled}: {now} data-parallel copies instead of {base} (-gb sets it)"
     return {_GBS: Setting(scaled, "--num_gpus")}, note
 
 

@@ -117,12 +117,10 @@ def _of_papers(source: Path, host: Host) -> list[Step]:
         seconds = row["step_s"]
         if seconds is None:
             rate = row["tflops_per_gpu"] or row["mfu_percent"] / 100 * spec.gpu_type.peak_flops["bf16"] / 1e12
-            again = (
-                recompute_flops_per_step(spec, effective_recompute(spec, "local", NO_SOFTWARE))
-                if row["tflops_per_gpu"]
-                else 0
-            )
-            seconds = (model_flops_per_step(spec) + again) / (rate * 1e12 * spec.num_gpus)
+            flops = model_flops_per_step(spec)
+            if row["tflops_per_gpu"]:
+                flops += recompute_flops_per_step(spec, effective_recompute(spec, "local", NO_SOFTWARE))
+            seconds = flops / (rate * 1e12 * spec.num_gpus)
         model = next(part for part in row["id"].split("-") if part[0].isdigit())
         steps.append(Step(row["id"], model, "published", spec, costs, seconds, row["source"], (), (seconds,)))
     return steps
@@ -180,9 +178,8 @@ def _argued(source: Path, host: Host) -> tuple[list[Step], dict[str, str]]:
     left_out = {path: "no step time recorded" for path, row in rows.items() if not row["step_time_s"]}
     cases, unread = published.cases_of((row for path, row in rows.items() if path not in left_out), needs_peaks=False)
     left_out |= unread
-    group = {
-        case.paths[0]: case for case in sorted(cases, key=lambda case: case.implementation != cases[0].implementation)
-    }
+    ordered = sorted(cases, key=lambda case: case.implementation != cases[0].implementation)
+    group = {case.paths[0]: case for case in ordered}
     costs, missing = _costs({path: (case.spec, case.implementation) for path, case in group.items()}, host)
     left_out |= missing
     for path in costs:
