@@ -59,10 +59,9 @@ def _depends_on_gpus(gpu: str, installed: Software) -> bool:
 def _seen_from(found: Detection, gpu: str, installed: Software) -> tuple[Software, tuple[str, ...]]:
     if _has(gpu, found):
         return installed, ()
-    unsure = unsure_of(found)
-    where = (
-        f"mbr-perf cannot tell whether this machine has {gpu} ({unsure})" if unsure else f"this machine has no {gpu}"
-    )
+    where = f"this machine has no {gpu}"
+    if unsure := unsure_of(found):
+        where = f"mbr-perf cannot tell whether this machine has {gpu} ({unsure})"
     assumed = f"transformer-engine {ASSUMED_TRANSFORMER_ENGINE} is assumed where the job runs"
     note = f"{where}: {assumed} (change this with --assume)"
     return installed.model_copy(update={"transformer_engine": ASSUMED_TRANSFORMER_ENGINE, "assumed": True}), (note,)

@@ -1,7 +1,6 @@
 """The range of a predicted peak, by class of job, and the error of predicted costs: nine of ten lie in it.
 
-The figures are in `ranges.json`, which `scripts/accuracy ranges` writes from the comparisons in `results/accuracy`. The
-file stands apart from `assumptions.py` because nothing in it is a judgement: it reads what was measured.
+The figures are in `ranges.json`, which `scripts/accuracy ranges` writes from the comparisons in `results/accuracy`.
 """
 
 import json
@@ -29,10 +28,7 @@ ClassName = Literal[
 
 @dataclass(frozen=True)
 class JobClass:
-    """A class of jobs; of those that apply the first counts.
-
-    ``nearest``: whose errors stand in where it has few rows.
-    """
+    """A class of jobs; the first that applies counts. ``nearest``: whose errors it takes where rows are few."""
 
     name: ClassName
     applies: Callable[[ExperimentSpec, int], bool]
@@ -134,10 +130,7 @@ def cost_error() -> CostError:
 
 @dataclass(frozen=True)
 class RatioError:
-    """How far the predicted ratio of two layouts' times is from the measured one, as a share.
-
-    ``num_rows``: measured pairs.
-    """
+    """How far predicted ratios of two layouts' times are from ``num_rows`` measured ones, as a share."""
 
     share: float
     num_rows: int

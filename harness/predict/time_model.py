@@ -27,13 +27,11 @@ class Efficiency:
     """Shares of data-sheet rates that operations reach, and the seconds of the host.
 
     ``gemm_bf16``, ``gemm_low_precision``: of a product of full waves, without its bytes (`products`); ``fp4_of_fp8``:
-    of the latter, what products in FP4 reach.
-    ``link``: of NVLink; ``network``: of InfiniBand. ``exposed``: share of a communication beside computation that makes
-    the computation longer, because both need the same multiprocessors. ``launch_s``: of the host, for one simple
-    operation of a trace; ``call_s``: for a matrix product or attention, which a module starts from Python, with its
-    checks and autograd node. ``norm``: the seconds of GPU and host make those of a pass as ``(gpu^norm +
-    host^norm)^(1/norm)``. A large norm leaves the slower of the two. ``step_s``: of the host, for one step: data,
-    logging, the norm of the gradients.
+    of the latter, what products in FP4 reach. ``link``: of NVLink; ``network``: of InfiniBand. ``exposed``: share of a
+    communication beside computation that makes it longer, because both need the same multiprocessors. ``launch_s``: of
+    the host, for one simple operation of a trace; ``call_s``: for a matrix product or attention, which a module starts
+    from Python. ``norm``: the seconds of GPU and host make those of a pass as ``(gpu^norm + host^norm)^(1/norm)``; a
+    large one leaves the slower of the two. ``step_s``: of the host, for one step: data, logging, gradient norm.
     """
 
     gemm_bf16: float
@@ -145,8 +143,8 @@ def borrowed(ends: tuple[float, float], transfer: tuple[float, float, int]) -> t
 def spread_of(kind: str, spreads: Mapping[str, tuple[float, float, int]]) -> tuple[float, float, int]:
     """Return how far the seconds of a class of steps go, low and high, and the number of rows that say so.
 
-    A class with few rows takes the widest residuals of its generation's classes, or of the same class of others,
-    widened. No range is narrower than runs of equal settings differ.
+    A class with few rows takes the widest residuals of its generation's classes, or of the same class of others, times
+    :data:`WIDENED`. No range is narrower than runs of equal settings differ.
     """
     generation, _, own = kind.partition(" ")
     low, high, num_rows = spreads.get(kind, (1.0, 1.0, 0))
@@ -159,7 +157,6 @@ def spread_of(kind: str, spreads: Mapping[str, tuple[float, float, int]]) -> tup
     return 1 / (1 + WIDENED * (1 / low - 1)), 1 + WIDENED * (high - 1), num_rows
 
 
-# A class with few rows takes the widest range of its neighbours, so many times as wide.
 WIDENED = 1.25
 _REPEATS = 0.02  # results/accuracy/time.md, noise of published runs
 
@@ -179,9 +176,8 @@ class StepTime:
     """Seconds of one optimizer step, and what they consist of at the likely efficiencies.
 
     ``low`` and ``high`` times these seconds hold 90 of 100 steps of its class, by residuals of measured ones.
-    ``compute_s`` is the slowest pipeline stage without waiting.
-    ``host_bound``: the host does not launch kernels as fast as the GPU finishes them.
-    ``origin``: of the constants; of those built in as :func:`error_text`.
+    ``compute_s`` is the slowest pipeline stage without waiting. ``host_bound``: the host launches kernels more slowly
+    than the GPU finishes them. ``origin``: of the constants; of those built in as :func:`error_text`.
     """
 
     compute_s: float
@@ -266,10 +262,7 @@ class Clock:
     adam: Adam = "fused"
 
     def step(self, stages: tuple[tuple[ChunkCost, ...], ...]) -> StepTime:
-        """Time a step of 1F1B: every stage runs M micro-batches.
-
-        First and last wait PP - 1 micro-batches of one chunk.
-        """
+        """Time a step of 1F1B: every stage runs M micro-batches; first and last wait PP - 1 of one chunk."""
         schedule = schedule_of(self.spec, 0)
         chunks = {id(chunk): chunk for stage in stages for chunk in stage}  # stages share chunks that are alike
         passes = {key: self.passes(chunk) for key, chunk in chunks.items()}

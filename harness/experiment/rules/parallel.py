@@ -31,13 +31,11 @@ def _expert_grid_indivisible(s: Situation) -> Values | None:
 
 
 def _batch_indivisible(s: Situation) -> Values | None:
-    if _world_indivisible(s):
-        return None
-    dp = s.spec.data_parallel_size
+    size, dp = s.spec.batch.global_batch_size, s.spec.data_parallel_size
     samples = s.spec.batch.micro_batch_size * dp
-    if s.spec.batch.global_batch_size % samples == 0:
+    if _world_indivisible(s) or size % samples == 0:
         return None
-    return {"dp": dp, "samples": samples, "near": max(samples, s.spec.batch.global_batch_size // samples * samples)}
+    return {"dp": dp, "samples": samples, "near": max(samples, size // samples * samples)}
 
 
 def _microbatch_group(s: Situation) -> int:
@@ -88,11 +86,9 @@ def _heads_uneven_over_cp(s: Situation) -> Values | None:
 
 
 def _unequal_widths(s: Situation) -> Values | None:
-    mla = s.spec.model.mla
-    if mla is None or s.cp == 1 or s.spec.parallelism.cp_comm_type == "p2p":
-        return None
-    keys = mla.qk_head_dim + mla.qk_pos_emb_head_dim
-    return {"keys": keys, "values": mla.v_head_dim} if keys != mla.v_head_dim else None
+    mla = s.spec.model.mla if s.cp > 1 and s.spec.parallelism.cp_comm_type == "a2a" else None
+    keys = mla.qk_head_dim + mla.qk_pos_emb_head_dim if mla else 0
+    return {"keys": keys, "values": mla.v_head_dim} if mla and keys != mla.v_head_dim else None
 
 
 _TE_CONTEXT = "transformer-engine 2.11 dot_product_attention/context_parallel.py"

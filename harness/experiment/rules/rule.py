@@ -93,14 +93,11 @@ class Situation:
     @cached_property
     def num_microbatches(self) -> int | None:
         """Return the micro-batches of a step; None if GPUs or samples do not divide."""
-        samples = self.spec.batch.micro_batch_size * self.spec.data_parallel_size
-        if (
-            not samples
-            or self.spec.num_gpus % self.spec.parallelism.model_parallel_size
-            or self.spec.batch.global_batch_size % samples
-        ):
+        spec, samples = self.spec, self.spec.batch.micro_batch_size * self.spec.data_parallel_size
+        if not samples or spec.num_gpus % spec.parallelism.model_parallel_size:
             return None
-        return self.spec.batch.global_batch_size // samples
+        each, rest = divmod(spec.batch.global_batch_size, samples)
+        return None if rest else each
 
     # The machine and its software.
     @cached_property
