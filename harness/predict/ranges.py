@@ -109,8 +109,7 @@ def spread_of(spec: ExperimentSpec, peak_bytes: int) -> tuple[ClassName, Spread]
 class CostError:
     """How far predicted costs of settings are from measured ones, both as shares of a step's time.
 
-    ``share``: of the cost itself. ``least``: for settings that cost almost nothing. ``num_rows``: measured costs of
-    both kinds.
+    ``share``: of the cost itself. ``least``: for settings that cost almost nothing. ``num_rows``: costs of both kinds.
     """
 
     share: float

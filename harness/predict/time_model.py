@@ -208,9 +208,8 @@ def step_time(
 ) -> StepTime:
     """Return the time of ``stages[pp_rank][vp_stage]``; for GPUs only.
 
-    ``efficiency``: None for the GPU's own. ``spread``: by which share a step may take more or less, where it is known;
-    else residuals of steps of the same class give the range. ``adam`` as in `model_states.adam_of`. ``origin``: of an
-    ``efficiency`` that is not the GPU's own.
+    ``efficiency``, from ``origin``: None for the GPU's own. ``spread``: by which share a step may take more or less, if
+    known; else residuals of steps of its class give the range. ``adam`` as in `model_states.adam_of`.
     """
     likely = Clock(spec, efficiency or typical(spec.gpu), adam).step(stages)
     low, high, _ = spread_of(kind_of_step(spec, likely), fitted().spreads)
