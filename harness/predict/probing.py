@@ -7,7 +7,7 @@ from statistics import fmean
 
 from harness.experiment.gpu import GpuType
 from harness.predict.products import slowdown
-from harness.predict.time_model import AGAIN, KERNEL_S
+from harness.predict.time_model import AGAIN, CALL, KERNEL_S, typical
 from harness.records.calibration import ProbedRow
 
 # A row counts only if the host launches it in at most this share of its seconds, and if its arithmetic or its bytes,
@@ -15,8 +15,7 @@ from harness.records.calibration import ProbedRow
 _LAUNCHED = 0.9
 _LEAST_SHARE = 0.5
 _PRODUCT = re.compile(r"(\d+) x (\d+) x (\d+) (forward|input gradient|weight gradient|gradients)$")
-# A linear layer makes three products. The model's seconds hold a step's waits, too: AGAIN of them is the processor's.
-_CALLS = {"launch_s": 1 * AGAIN, "call_s": 3 * AGAIN}
+_CALLS = {"launch_s": 1, "call_s": 3}  # a linear layer makes three products
 
 
 def constants_of(rows: Sequence[ProbedRow], gpu: GpuType) -> dict[str, float]:
@@ -32,7 +31,13 @@ def constants_of(rows: Sequence[ProbedRow], gpu: GpuType) -> dict[str, float]:
         measured = [row for row in on_gpu if row.of == name]
         share = _share(measured, peak or 0.0, inf if name == "attention" else per_s, gpu.multiprocessors)
         found |= {name: share} if share else {}
-    return found | {row.of: row.host_s / _CALLS[row.of] for row in rows if row.of in _CALLS}
+    return found | {row.of: row.host_s / _CALLS[row.of] / _of_processor(row.of) for row in rows if row.of in _CALLS}
+
+
+def _of_processor(name: str) -> float:
+    """Return the share of the model's seconds that the processor takes; the rest are waits in a step."""
+    own = typical("h100")
+    return AGAIN if name == "launch_s" else AGAIN * CALL * own.launch_s / own.call_s
 
 
 def _share(rows: Iterable[ProbedRow], peak: float, bytes_per_s: float, num: int) -> float | None:

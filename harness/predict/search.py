@@ -354,7 +354,8 @@ def judged(prediction: Prediction | PredictionRecord | None, limits: Limits) -> 
 def recommended(rows: tuple[Row, ...], limits: Limits) -> Row | None:
     """Return the best of the settings that are as fast as the fastest; None where nothing fits or is judged.
 
-    That is the one with the least need, as tables show it. Where all fit, none that recomputes more than another does.
+    That is the one that needs the least memory, in 0.1 GiB as tables show it, and of equal ones the cheapest. Where all
+    fit, none that recomputes all that another does, and more.
     """
     equal = same_time(rows, limits)
     fewest = [row for row in equal if row.verdict == "TIGHT" or not any(_is_part(other, row) for other in equal)]
