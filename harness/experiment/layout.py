@@ -45,6 +45,14 @@ def num_virtual_stages(parallelism: ParallelismSpec) -> int:
     return chunks_of_layout(parallelism.pipeline_model_parallel_layout, parallelism.pipeline_model_parallel_size)
 
 
+def chunks_that_fit(num_layers: int, parallelism: ParallelismSpec) -> str:
+    """Return the largest -vp, or -pp, with a layer for every chunk but the last; empty if the request has no more."""
+    pp, most = parallelism.pipeline_model_parallel_size, num_layers + 1
+    if pp * parallelism.num_virtual_stages <= most:
+        return ""
+    return f"-vp {most // pp if most // pp > 1 else 'none'}" if pp <= most else f"-pp {most}"
+
+
 def _has_uneven_ends(par: ParallelismSpec) -> bool:
     return par.num_layers_in_first_pipeline_stage is not None or par.num_layers_in_last_pipeline_stage is not None
 
@@ -103,11 +111,14 @@ def _cut_evenly(model: ModelSpec, par: ParallelismSpec) -> list[list[int]]:
 def _uneven_stages(num_layers: int, extra: int, par: ParallelismSpec) -> LayoutError:
     pp = par.pipeline_model_parallel_size
     if not extra:
+        vp, fits = par.num_virtual_stages, chunks_that_fit(num_layers, par)
+        many = f"PP {pp} x VP {vp} makes {pp * vp} chunks, more than the {num_layers} layers"
         return LayoutError(
             "P08",
-            f"num_layers {num_layers} is not a multiple of pipeline_model_parallel_size {pp}",
+            many if fits else f"num_layers {num_layers} is not a multiple of pipeline_model_parallel_size {pp}",
             "num_layers should be divisible by pipeline_model_parallel_size",
             f"num_layers={num_layers} should be divisible by config.pipeline_model_parallel_size={pp}",
+            hint=f"{fits}; for layers that do not divide, " if fits else "",
         )
     counted = num_layers + extra
     interleaved = par.virtual_pipeline_model_parallel_size is not None

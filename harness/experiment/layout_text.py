@@ -33,12 +33,14 @@ Stages = tuple[tuple[Chunk, ...], ...]
 class LayoutError(BadRequestError):
     """The model cannot be cut this way: ``rule`` of the rule table, and megatron-core's text where it has one.
 
-    ``newer_text`` is that of megatron-core 0.17 and later, where it differs.
+    ``newer_text`` is that of megatron-core 0.17 and later, where it differs. ``hint``: what the rule's advice lacks.
     """
 
-    def __init__(self, rule: str, message: str, mcore_text: str | None = None, newer_text: str | None = None) -> None:
+    def __init__(
+        self, rule: str, message: str, mcore_text: str | None = None, newer_text: str | None = None, hint: str = ""
+    ) -> None:
         super().__init__(message, remedy=f"rule {rule}")
-        self.rule = rule
+        self.rule, self.hint = rule, hint
         self._texts = (mcore_text, newer_text or mcore_text)
 
     def mcore_text(self, version: Version) -> str | None:

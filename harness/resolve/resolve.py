@@ -8,7 +8,8 @@ from harness.errors import Problems
 from harness.experiment.balanced_layout import balanced_layout
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import GPUS
-from harness.experiment.layout import layout_problem, num_virtual_stages
+from harness.experiment.layout import chunks_that_fit, layout_problem, num_virtual_stages
+from harness.experiment.layout_text import LayoutSyntaxError
 from harness.experiment.software import ALLOCATOR_NAMES
 from harness.records.reading import PlainValue
 from harness.resolve.find import open_recipe
@@ -18,6 +19,7 @@ from harness.resolve.points import Choice, check_names, choose_point, data_paral
 from harness.resolve.recipe import (
     ASSUMED,
     LAID_OUT,
+    NO_EFFECT,
     STDIN,
     Layer,
     OperatingPoint,
@@ -39,6 +41,7 @@ _PP, _VP = "parallelism.pipeline_model_parallel_size", "parallelism.virtual_pipe
 _DEPTH = "model.num_layers"
 _SPLIT = (_PP, _VP, _DEPTH)
 _TP, _CP = "parallelism.tensor_model_parallel_size", "parallelism.context_parallel_size"
+_EXCHANGE = "parallelism.cp_comm_type"
 _QUEUES = "env.CUDA_DEVICE_MAX_CONNECTIONS"
 
 
@@ -106,7 +109,8 @@ def resolve_recipe(recipe: Recipe, request: Request, *, starts: bool = False) ->
     layer = layer if starts else merge(_of_launcher(request, layer), layer)
     layer, notes = _follow_num_layers(layer), tuple[str, ...]()
     spec = problems.having(problems.tried(lambda: build_spec(layer, choice.point.place)))
-    for follow in (_follow_stages, _follow_alignment, _follow_context, _follow_queues, _follow_num_gpus):
+    follows = (_follow_stages, _follow_alignment, _follow_context, _follow_exchange, _follow_queues, _follow_num_gpus)
+    for follow in follows:
         changed, note = follow(layer, spec, choice)
         if changed:
             layer = merge(layer, changed)
@@ -179,22 +183,34 @@ def _given(layer: Layer, path: str) -> bool:
 
 
 def _follow_stages(layer: Layer, spec: ExperimentSpec, _choice: Choice) -> _Followed:
-    """Replace the point's pipeline layout where it does not have the stages or layers that options ask for."""
+    """Replace the point's pipeline layout where it does not have the stages or layers that options ask for.
+
+    A layout that nobody can read stays, and rule P13 shows it.
+    """
     p, given = spec.parallelism, [path for path in _SPLIT if _given(layer, path)]
     text, interleaves = p.pipeline_model_parallel_layout, p.virtual_pipeline_model_parallel_size or _VP not in given
-    fits = not layout_problem(spec.model, p) and (interleaves or num_virtual_stages(p) == 1)
-    if not text or not given or _given(layer, _LAYOUT) or fits:
+    problem = layout_problem(spec.model, p)
+    stays = isinstance(problem.__cause__, LayoutSyntaxError) if problem else interleaves or num_virtual_stages(p) == 1
+    if not text or not given or _given(layer, _LAYOUT) or stays:
         return {}, ""
-    new = balanced_layout(spec)
-    why = " ".join(f"{layer[path].source} {layer[path].value or 'none'}" for path in given)
-    return {_LAYOUT: Setting(new, layer[given[0]].source)}, f"{LAID_OUT}: {new or 'even'} instead of {text} ({why})"
+    new, fits = balanced_layout(spec), chunks_that_fit(spec.model.num_layers, p)
+    shown = new or (f"none ({fits} fits)" if fits else "even")
+    note = f"{LAID_OUT}: {shown} instead of {text} ({_options(layer, given)})"
+    return {_LAYOUT: Setting(new, layer[given[0]].source)}, note
+
+
+def _options(layer: Layer, paths: list[str]) -> str:
+    return " ".join(f"{layer[path].source} {layer[path].value or 'none'}" for path in paths)
 
 
 def _follow_alignment(layer: Layer, spec: ExperimentSpec, _choice: Choice) -> _Followed:
-    """Drop the point's ``align_param_gather``, which needs virtual stages, where -pp or -vp leaves none."""
-    given = [layer[path].source for path in _SPLIT if _given(layer, path)]
+    """Drop the point's ``align_param_gather``, which needs virtual stages, if -pp, -vp or --num_layers leave none."""
+    given = [path for path in _SPLIT if _given(layer, path)]
     needed = num_virtual_stages(spec.parallelism) > 1 or not spec.ddp.align_param_gather
-    return ({}, "") if not given or needed or _given(layer, _ALIGNED) else ({_ALIGNED: Setting(False, given[0])}, "")
+    if not given or needed or _given(layer, _ALIGNED):
+        return {}, ""
+    note = f"{NO_EFFECT}: {_ALIGNED}: no virtual stages ({_options(layer, given)})"
+    return {_ALIGNED: Setting(False, layer[given[0]].source)}, note
 
 
 def _follow_context(layer: Layer, spec: ExperimentSpec, choice: Choice) -> _Followed:
@@ -206,6 +222,14 @@ def _follow_context(layer: Layer, spec: ExperimentSpec, choice: Choice) -> _Foll
         return {}, ""
     note = f"context parallelism {cp} lowered to {fits[-1]}: {choice.num_gpus} GPUs (-cp sets it)"
     return {_CP: Setting(fits[-1], "--num_gpus")}, note
+
+
+def _follow_exchange(_layer: Layer, spec: ExperimentSpec, _choice: Choice) -> _Followed:
+    """Drop how ranks of context parallelism exchange where there are none: the fingerprint is that of a job without."""
+    kind = spec.parallelism.cp_comm_type
+    if kind == "p2p" or spec.parallelism.context_parallel_size > 1:
+        return {}, ""
+    return {_EXCHANGE: Setting("p2p", "default")}, f"{NO_EFFECT}: {_EXCHANGE}={kind}: context parallelism is 1"
 
 
 def _follow_queues(layer: Layer, spec: ExperimentSpec, choice: Choice) -> _Followed:

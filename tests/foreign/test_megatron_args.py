@@ -251,8 +251,14 @@ def test_the_communication_of_context_parallelism_is_one_for_all_layers(spec, wo
     assert asked.parallelism.cp_comm_type == kind
 
 
-def test_without_context_parallelism_its_communication_is_no_matter(spec):
-    assert spec(f"{SMALLEST} --cp-comm-type all_gather") == spec(SMALLEST)
+@pytest.mark.parametrize("kind", ["a2a", "all_gather"])
+def test_without_context_parallelism_its_communication_is_no_matter(spec, kind):
+    assert spec(f"{SMALLEST} --cp-comm-type {kind}") == spec(SMALLEST)
+
+
+def test_an_option_that_adds_context_parallelism_keeps_the_communication_of_the_script(spec):
+    asked = spec(f"{SMALLEST} --cp-comm-type a2a", context_parallel_size=2, num_gpus=2)
+    assert asked.parallelism.cp_comm_type == "a2a"
 
 
 @pytest.mark.parametrize(

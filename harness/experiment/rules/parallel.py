@@ -12,7 +12,7 @@ def _layout(rule: str) -> Predicate:
         error = s.layout_error
         if error is None or error.rule != rule:
             return None
-        return {"problem": error.message, "mcore": error.mcore_text(s.mcore) or ""}
+        return {"problem": error.message, "mcore": error.mcore_text(s.mcore) or "", "hint": error.hint}
 
     return fires
 
@@ -139,7 +139,8 @@ RULES = (
          "{s.moe.num_moe_experts} experts cannot be split over EP {s.ep}",
          "use an expert_model_parallel_size that divides the experts",
          "transformer/moe/moe_layer.py:101; " + ARGUMENTS, "run", "Number of experts should be a multiple of expert"),
-    _of_layout("P08", "use a divisor, account_for_embedding/loss_in_pipeline_split, or pipeline_model_parallel_layout",
+    _of_layout("P08",
+               "use {hint}a divisor, account_for_embedding/loss_in_pipeline_split, or pipeline_model_parallel_layout",
                "transformer_block.py:155"),
     _of_layout("P09", "use a virtual_pipeline_model_parallel_size that divides the layers per stage",
                "transformer_block.py:174"),
@@ -166,6 +167,10 @@ RULES = (
          "cp_comm_type a2a: not with multi-latent attention, whose keys are {keys} wide and values {values}",
          "use --set parallelism.cp_comm_type=p2p",
          f"{_TE_CONTEXT}:4032", "source", "Context parallelism does not support MLA with"),
+    Rule("P40", "error", lambda s: s.uses_te and s.cp > 1 and s.spec.kernels.attention_backend == "unfused",
+         "attention_backend unfused: transformer-engine has no unfused attention for context parallelism (CP {s.cp})",
+         "use kernels.attention_backend=auto, or -cp 1",
+         "transformer-engine 2.11 dot_product_attention/utils.py:756", "source"),
     Rule("A01", "error", _world_indivisible,
          "num_gpus {s.spec.num_gpus} is not a multiple of TP {s.tp} x PP {s.pp} x CP {s.cp}",
          "use a multiple of {s.spec.parallelism.model_parallel_size} GPUs, or smaller parallel sizes",
