@@ -1,6 +1,6 @@
 """What a rank sends to the others of a group, over which links, and how many copies of its tokens go to experts."""
 
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from harness.experiment.experiment import ExperimentSpec
 
@@ -58,15 +58,3 @@ def extent(spec: ExperimentSpec, group: Group) -> tuple[int, int]:
         "edp": (max(1, per_stage // (etp * ep)), etp * ep),
     }
     return extents[group]
-
-
-class Exchange(NamedTuple):
-    """Seconds of gradients or weights between ranks, and the passes of a micro-batch that hide them."""
-
-    seconds: float
-    backward: bool = False
-    forward: bool = False
-
-    def left(self, backward_s: float, forward_s: float) -> float:
-        """Return the seconds that passes of these lengths do not hide."""
-        return max(0.0, self.seconds - self.backward * backward_s - self.forward * forward_s)

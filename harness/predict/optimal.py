@@ -13,11 +13,11 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from harness.experiment.communication import Exchange
 from harness.experiment.experiment import ExperimentSpec
 from harness.predict.compose import ChunkCost, Parameters
 from harness.predict.mixes import Mix, Mixer
 from harness.predict.model_states import Adam
+from harness.predict.optimizer_time import Exchange
 from harness.predict.stage_search import Plans, Room, StageSearch
 from harness.predict.time_model import Clock
 

@@ -1,4 +1,6 @@
-"""The seconds of the optimizer's step: on the GPU, in host memory, and of Muon's matrix products."""
+"""The seconds of the optimizer's step: on the GPU, in host memory, of Muon's matrix products, and between ranks."""
+
+from typing import NamedTuple
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.optimizer_states import on_host
@@ -15,6 +17,18 @@ used too, best of 7 steps (results/benchmarks/host_adam.json). Processors differ
 
 _NEWTON_SCHULZ_STEPS = 5  # megatron-core's default
 _PRODUCTS_PER_STEP = 3
+
+
+class Exchange(NamedTuple):
+    """Seconds of gradients or weights between ranks, and the passes of a micro-batch that hide them."""
+
+    seconds: float
+    backward: bool = False
+    forward: bool = False
+
+    def left(self, backward_s: float, forward_s: float) -> float:
+        """Return the seconds that passes of these lengths do not hide."""
+        return max(0.0, self.seconds - self.backward * backward_s - self.forward * forward_s)
 
 
 def optimizer_seconds(

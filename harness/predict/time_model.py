@@ -8,13 +8,13 @@ from math import exp, hypot, inf, log
 from pathlib import Path
 from typing import NamedTuple, get_args
 
-from harness.experiment.communication import Exchange, Group, extent, group_bandwidth
+from harness.experiment.communication import Group, extent, group_bandwidth
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import GPUS, PeakKey
 from harness.predict.compose import ChunkCost, Op, Parameters
 from harness.predict.experts import captured, expert_launch_s
 from harness.predict.model_states import Adam, state_bytes
-from harness.predict.optimizer_time import COPY, optimizer_seconds, quantises_on_arrival
+from harness.predict.optimizer_time import COPY, Exchange, optimizer_seconds, quantises_on_arrival
 from harness.predict.products import Widths, slowdown_of
 from harness.predict.ranges import ENOUGH_ROWS
 from harness.predict.schedule import schedule_of
