@@ -1,6 +1,7 @@
 """Conversions, formatting and the order of versions. Inside the program, values are bytes, seconds, FLOP and UTC."""
 
 import re
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,6 +22,11 @@ def counted(number: int, noun: str, ending: str = "s") -> str:
 def shortened(text: str, most: int = 60) -> str:
     """Return the text in at most ``most`` characters; a longer one ends in ``...``."""
     return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def command_text(*words: object) -> str:
+    """Return a command of mbr-perf, quoted for a shell."""
+    return shlex.join(["mbr-perf", *map(str, words)])
 
 
 _Key = TypeVar("_Key")

@@ -1,7 +1,6 @@
 """Plays a batch in rounds of due runs until nothing is due, or a signal comes."""
 
 import fcntl
-import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from harness.records.run import RunRecord
 from harness.records.store import write_record
 from harness.show.figures import figure
 from harness.show.progress import CellProgress
-from harness.units import first_line
+from harness.units import command_text, first_line
 
 _SHOWN = ("step_time_s", "peak_allocated_bytes")
 
@@ -178,7 +177,7 @@ def holding(folder: Path, what: str) -> Iterator[None]:
             raise
         except RunFailedError as error:
             if (folder / _LOCK).exists() and "--resume" not in error.remedy:
-                error.remedy += f"\n  to continue then: mbr-perf {_COMMANDS[what]} --resume {shlex.quote(str(folder))}"
+                error.remedy += f"\n  to continue then: {command_text(_COMMANDS[what], '--resume', folder)}"
             raise
         finally:
             release(folder)

@@ -22,6 +22,7 @@ from harness.records.batches import BatchLaunch
 from harness.records.folders import results_dir
 from harness.records.goldens import find_golden
 from harness.records.job import ClusterRequest, JobRecord, JobRun
+from harness.units import command_text
 
 
 def run_experiment(request: RunRequest, display: Display) -> ExitCode:
@@ -102,7 +103,7 @@ def judge_runs(job: JobRecord, display: JobDisplay) -> ExitCode:
     found = runs_of(job)
     if found.filled_by:
         problem = f"{job.job_dir}: this job left no run; its folder holds the run of job {found.filled_by}"
-        raise BadRequestError(problem, remedy=f"judge that run with mbr-perf jobs wait {found.filled_by}")
+        raise BadRequestError(problem, remedy=f"judge that run with {command_text('jobs', 'wait', found.filled_by)}")
     runs = [Ran(record, Path(run.run_dir), None) for run, record in found.committed]
     if job.what == "run":
         results = Path(job.results_dir) if job.results_dir else None

@@ -1,19 +1,19 @@
 """A bisect from request to answer: planned, measured step by step, resumed from its folder, answered."""
 
 import math
-import shlex
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from signal import SIGINT
 from statistics import fmean
 
 import harness
 from harness.batch.engine import holding
-from harness.bisect import ENDS, MAX_RUNS, MOST_RUNS
+from harness.bisect import MAX_RUNS, MOST_RUNS
 from harness.bisect.measuring import Bench, StoppedError, require_time
 from harness.bisect.revisions import changed_lines, find_revisions
-from harness.bisect.search import SAME, Found, Measure, Step, Undecided, next_run, next_trace, usual_number
+from harness.bisect.search import ENDS, SAME, Found, Measure, Step, Undecided, next_run, next_trace, usual_number
 from harness.bisect.show import bisect_page
 from harness.bisect.values import PLAN, TRACED, BisectAnswer, BisectPlan, Measured, Metric, Side, Skipped, of_kind
 from harness.errors import BadRequestError, ExitCode, Problems, RunFailedError, nearest, raise_all
@@ -35,7 +35,7 @@ from harness.resolve.suite_file import read_suite
 from harness.show.markup import markdown
 from harness.show.progress import cell_progress
 from harness.show.terminal import narration, pass_time
-from harness.units import utc_now
+from harness.units import command_text, utc_now
 
 BISECTS = "bisects"
 
@@ -138,9 +138,9 @@ def _answered(plan: BisectPlan, folder: Path, host: Host) -> BisectAnswer:
     except (StoppedError, KeyboardInterrupt) as stop:
         code = status_exit_code("interrupted", getattr(stop, "signal", None) or SIGINT)
         events = read_events(folder, Measured)
-        is_time = any(each.kind == "run" for each in events)
-        metric, about = plan.metric or ("time" if is_time else TRACED[0]), {"plan": plan, "folder": folder}
-        return BisectAnswer.of(**about, metric=metric, reason="interrupted", num_measured=len(events), exit_code=code)
+        metric = plan.metric or ("time" if any(each.kind == "run" for each in events) else None)
+        about = {"plan": plan, "folder": folder, "metric": metric, "num_measured": len(events)}
+        return BisectAnswer.of(**about, reason="interrupted", exit_code=code)
     with disk_faults_reported(folder):
         (folder / "report").mkdir(exist_ok=True)
         write_atomically(folder / "report" / "bisect.md", markdown(bisect_page(answer), level=2))
@@ -214,7 +214,7 @@ def _next_run(plan: BisectPlan, measured: Sequence[Measured], places: Sequence[i
         reason = f"{len(suspect)} runs are suspect, the last because: {suspect[-1]}"
         return Undecided(reason, "remove the cause, then start a new bisect")
     samples = [(each.place, math.log(each.seconds)) for each in of_kind(measured, "time") if each.seconds]
-    return next_run(samples, places, plan.max_runs)
+    return next_run(samples, places, plan.max_runs, is_chosen=plan.metric is not None)
 
 
 def _answer(
@@ -239,18 +239,20 @@ def _answer(
         probability=step.probability,
         sides=[_side(plan, metric, place, measured) for place in (step.before, step.place)],
         levels=levels,
-        change=levels[1] / levels[0] - 1 if len(levels) > 1 else None,
+        change=levels[1] / levels[0] - 1 if levels else None,
         between=plan.revisions[step.before + 1 : step.place + 1],
         lines=changed_lines(Path(plan.repo), good.sha, bad.sha, plan.pins),
     )
 
 
 def _advice(plan: BisectPlan, folder: Path, step: Undecided) -> str:
-    own = list(plan.command[1:])
-    if step.options[:1] == ("--metric",) and "--metric" in own:
-        del own[(place := own.index("--metric")) : place + 2]
-    begins = ["bisect", "--resume", str(folder)] if step.resumes else own
-    return f"{step.advice}: {shlex.join(['mbr-perf', *begins, *step.options])}"
+    if step.options is None:
+        return step.advice
+    own = plan.command[1:]
+    if step.options[:1] == ("--metric",):
+        own = tuple(word for before, word in pairwise(plan.command) if "--metric" not in (before, word.split("=")[0]))
+    begins = ("bisect", "--resume", folder) if step.resumes else own
+    return f"{step.advice}: {command_text(*begins, *step.options)}"
 
 
 def _side(plan: BisectPlan, metric: Metric, place: int, measured: Iterable[Measured]) -> Side:
@@ -259,10 +261,13 @@ def _side(plan: BisectPlan, metric: Metric, place: int, measured: Iterable[Measu
 
 
 def _levels(metric: Metric, step: Found, measured: Sequence[Measured]) -> tuple[float, ...]:
-    """Return the figure before and after the change: for time the mean of all runs on either side; none for texts."""
+    """Return two figures, before and after the change; none for texts and where a side has no figure.
+
+    For time, each is the mean of all runs on its side.
+    """
     figures: dict[bool, list[float]] = {False: [], True: []}
     for each in of_kind(measured, metric):
         value = each.figure(metric)
         if isinstance(value, int | float) and (metric == "time" or each.place in (step.before, step.place)):
             figures[each.place >= step.place].append(value)
-    return tuple(fmean(side) for side in figures.values() if side)
+    return tuple(fmean(side) for side in figures.values()) if all(figures.values()) else ()

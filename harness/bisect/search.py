@@ -8,13 +8,18 @@ from statistics import fmean
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.bisect import ENDS, MOST_RUNS
+from harness.bisect import MOST_RUNS
 from harness.judge.statistics import of_variances, welch
 
-ENOUGH, LITTLE = 0.84, 0.12
-"""A revision counts as the first bad one from this probability on, if the next run would tell so little.
+ENDS = (False, True, True, False, False, True, True, False)
+"""The first runs by time: good (False), bad, and each under a second label: G B B' G' G' B' B G.
 
-What it tells: the variance of its expected time over the possible commits, in variances of a run. How often that is
+A drift of the machine affects all four equally."""
+
+ENOUGH, LITTLE = 0.84, 0.12
+"""A revision counts as the first bad one from the probability 0.84 on, if the next run would tell at most 0.12.
+
+A run tells the variance of its expected time over the possible commits, in variances of a run. How often the answer is
 right: `scripts/bench-gate --bisect`."""
 
 SHOWN = 0.001
@@ -47,11 +52,12 @@ class Undecided:
     """Nothing can be found, why, and what to do.
 
     ``options`` of the command that goes on: after ``--resume`` if ``resumes``, else after the bisect's own command.
+    None: no command goes on.
     """
 
     reason: str
     advice: str = ""
-    options: tuple[str, ...] = ()
+    options: tuple[str, ...] | None = ()
     resumes: bool = False
 
 
@@ -64,8 +70,10 @@ Sample = tuple[int, float]
 """A place, and the logarithm of the seconds of a step."""
 
 
-def next_run(samples: Sequence[Sample], places: Sequence[int], max_runs: int) -> Step:
+def next_run(samples: Sequence[Sample], places: Sequence[int], max_runs: int, *, is_chosen: bool = True) -> Step:
     """Return the next run of a search by time. ``places``: those that can be measured, good first and bad last.
+
+    ``is_chosen``: the user named the metric. Otherwise no other metric differs.
 
     First both ends, each under two labels. Then the place where the possible commits predict the most different
     results, until one commit has a probability of :data:`ENOUGH`. All runs estimate both levels and the noise.
@@ -80,24 +88,26 @@ def next_run(samples: Sequence[Sample], places: Sequence[int], max_runs: int) ->
     splits = _splits(usable, len(places))
     telling = splits.foreseen(2) - splits.foreseen(1) ** 2
     if not telling.any():
-        return _more_of_the_ends(usable, places)
+        return _more_of_the_ends(usable, places, is_chosen=is_chosen)
     best = int(splits.probability.argmax())
     probability = float(splits.probability[best])
     is_settled = probability >= ENOUGH and telling.max() <= LITTLE * splits.variance[best]
     if is_settled and _p_value(usable, best + 1) <= SHOWN:
         return Found(places[best + 1], places[best], probability)
     if len(samples) >= max_runs:
-        likeliest = f"the likeliest place has a probability of {probability:.2f}"
+        reason = f"{max_runs} runs do not decide it; the likeliest place has a probability of {probability:.2f}"
         more = ("--max_runs", str(min(2 * max_runs, MOST_RUNS)))
-        return Undecided(f"{max_runs} runs do not decide it; {likeliest}", "allow more runs", more, resumes=True)
+        advice = ("allow more runs", more, True) if max_runs < MOST_RUNS else (_CALM,)
+        return Undecided(reason, *advice)
     return Measure(places[int(telling.argmax())])
 
 
-def _more_of_the_ends(samples: Sequence[Sample], places: Sequence[int]) -> Step:
+def _more_of_the_ends(samples: Sequence[Sample], places: Sequence[int], *, is_chosen: bool) -> Step:
     """Measure the ends again where bad came out no slower, perhaps by chance; not for ever."""
     is_faster = _p_value([(-place, value) for place, value in samples], 0) <= SHOWN
     if is_faster or len(samples) >= 3 * len(ENDS):
-        return Undecided("the bad revision is no slower than the good one", _OTHERS, _BY_MEMORY)
+        other = (_OTHERS, _BY_MEMORY) if is_chosen else ("name other ends", None)
+        return Undecided("the bad revision is no slower than the good one", *other)
     num_good = sum(place == 0 for place, _ in samples)
     return Measure(places[0] if 2 * num_good <= len(samples) else places[-1])
 

@@ -1,12 +1,11 @@
 """Shows a bisect: the commit, the figures on both sides, and what it changed, for a terminal and a pull request."""
 
-import shlex
 from collections.abc import Iterable
 from statistics import fmean
 
 from harness.bisect.values import BisectAnswer, Metric, Side
 from harness.show.page import GAP, Block, Code, Column, Line, Page, Section, answer_line, listing, tabled
-from harness.units import counted, format_bytes, format_percent, format_seconds
+from harness.units import command_text, counted, format_bytes, format_percent, format_seconds
 
 _TITLES: dict[Metric, str] = {
     "time": "Step time",
@@ -31,9 +30,9 @@ def figure_text(metric: Metric, values: Iterable[object]) -> str:
 
 def answer_text(answer: BisectAnswer) -> str:
     """Return ``FIRST BAD 1a2b3c4d5e (subject): step time 2.51 s -> 2.59 s (+3.0 %)``, or why there is none."""
-    title = f"{_TITLES[answer.metric][0].lower()}{_TITLES[answer.metric][1:]}"
-    if answer.reason == "interrupted":
+    if answer.metric is None or answer.reason == "interrupted":
         return f"INTERRUPTED (exit {int(answer.exit_code)}): no answer yet"
+    title = f"{_TITLES[answer.metric][0].lower()}{_TITLES[answer.metric][1:]}"
     if answer.first_bad is None:
         return f"NOT DECIDED, {title}: {answer.reason}"
     levels = " -> ".join(figure_text(answer.metric, [level]) for level in answer.levels)
@@ -65,11 +64,11 @@ def _about(answer: BisectAnswer) -> str:
 
 
 def _blocks(answer: BisectAnswer) -> Iterable[Block]:
-    if answer.sides:
+    if answer.sides and (metric := answer.metric):
         columns = [
             (Column("Revision"), lambda side: side.revision.name),
             (Column("Subject", long=True), lambda side: side.revision.subject),
-            (Column(_TITLES[answer.metric], right=True), lambda side: figure_text(answer.metric, side.figures)),
+            (Column(_TITLES[metric], right=True), lambda side: figure_text(metric, side.figures)),
             (Column("Measured", right=True), lambda side: str(len(side.figures))),
         ]
         yield tabled(list[Side](answer.sides), columns)
@@ -87,6 +86,6 @@ def _blocks(answer: BisectAnswer) -> Iterable[Block]:
     if answer.advice:
         yield Line(f"Next: {answer.advice}", whole=True)
     if answer.reason == "interrupted":
-        yield Line(f"To continue: mbr-perf bisect --resume {shlex.quote(str(answer.folder))}", whole=True)
+        yield Line(f"To continue: {command_text('bisect', '--resume', answer.folder)}", whole=True)
     else:
         yield Line(f"For a pull request: {answer.folder / 'report' / 'bisect.md'}", whole=True)

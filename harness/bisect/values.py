@@ -12,6 +12,7 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.frozen import Frozen
 from harness.judge.gate import Code, OptionalText
 from harness.records.rank import SCHEMA_VERSION, SchemaVersion
+from harness.show.figures import ABSENT
 from harness.show.json import Document, Shown, at
 from harness.units import format_bytes, format_seconds
 
@@ -80,7 +81,8 @@ class Measured(Frozen):
         if self.problem:
             return "no figures"
         if self.seconds is None:
-            return f"{format_bytes(self.peak_bytes or 0)} predicted, {self.flops or 0:,} FLOPs"
+            peak = ABSENT if self.peak_bytes is None else format_bytes(self.peak_bytes)
+            return f"{peak} predicted, {ABSENT if self.flops is None else f'{self.flops:,}'} FLOPs"
         return f"{format_seconds(self.seconds)} per step{f', does not count: {self.suspect}' if self.suspect else ''}"
 
     def figure(self, metric: Metric) -> float | str | None:
@@ -114,15 +116,16 @@ class Skipped(Shown):
 class BisectAnswer(Document):
     """``mbr-perf bisect --json``. ``first_bad`` null: ``reason`` says why, ``advice`` what to do.
 
-    ``between``: it is one of these commits. ``levels``: the figure before and after; for time the means of all runs on
-    either side. ``change``: relative, of the levels; None for texts.
+    ``metric`` null: interrupted before it was chosen. ``between``: it is one of these commits. ``levels``: the figure
+    before and after; for time the means of all runs on either side; empty for texts and where a side has no figure.
+    ``change``: relative, of the levels; null without them.
     """
 
     plan: BisectPlan = Field(exclude=True)
     bisect_id: str = at("plan", "bisect_id")
     folder: Path
     case: str = at("plan", "case")
-    metric: Metric
+    metric: Metric | None
     exit_code: Code = ExitCode.OK
     first_bad: Revision | None = None
     between: tuple[Revision, ...] = ()

@@ -14,6 +14,7 @@ from harness.errors import BadRequestError, RunFailedError
 from harness.launch.cluster_job import ClusterJob
 from harness.records.job import SubmittedRecord
 from harness.records.redact import redact
+from harness.units import command_text
 
 PATIENCE_S = 60.0
 # Seconds from a submission that nobody answered to looking whether its job is there, and, if not, to the next try.
@@ -130,7 +131,7 @@ class Controller(ABC):
         if isinstance(found, SubmittedRecord):
             return found
         message = f"{self.cluster} could not be reached: {plain(answer.err)}"
-        again = f"mbr-perf jobs submit {job.record.job_dir}"
+        again = command_text("jobs", "submit", job.record.job_dir)
         if found is None:
             raise NotSubmittedError(message, remedy=f"nothing is queued; {again} tries again")
         raise RunFailedError(f"{message}; the job may be queued", remedy=f"{again} checks this before it submits")

@@ -20,6 +20,7 @@ from harness.records.disk import require_kept
 from harness.records.job import LOGS, JobRecord, JobRun, SubmittedRecord, read_job, read_submitted
 from harness.records.store import write_atomically
 from harness.show.terminal import narrate
+from harness.units import command_text
 
 LOOK_S = 0.5
 _ASK_S = (1.0, 5.0, 15.0)  # ask the controller every second at first, then less often
@@ -68,7 +69,7 @@ def watched(job_dir: Path) -> Watched:
     """Return the job to wait for. BadRequestError if it was not submitted."""
     submitted = read_submitted(job_dir)
     if submitted is None:
-        raise BadRequestError(f"{job_dir}: the job was not submitted", remedy=f"mbr-perf jobs submit {job_dir}")
+        raise BadRequestError(f"{job_dir}: the job was not submitted", remedy=command_text("jobs", "submit", job_dir))
     waited = datetime.now(UTC) - datetime.fromisoformat(submitted.submitted_at)
     return Watched(read_job(job_dir), submitted, max(0.0, waited.total_seconds()))
 
@@ -209,5 +210,6 @@ def _require_word(watch: Watched, state: JobState, now: float) -> None:
         return
     raise RunFailedError(
         f"job {watch.submitted.job_id}: {state.text}; it must have ended by now, but wrote no record",
-        remedy=f"when {watch.job.options.cluster} answers, collect it with mbr-perf jobs wait {watch.job.job_dir}",
+        remedy=f"when {watch.job.options.cluster} answers, collect it with "
+        + command_text("jobs", "wait", watch.job.job_dir),
     )

@@ -32,6 +32,7 @@ from harness.records.run import RunRecord
 from harness.records.store import write_record
 from harness.records.strict_json import read_document
 from harness.show.terminal import narrate
+from harness.units import command_text
 
 _CANCEL_PATIENCE_S = 60.0
 
@@ -188,7 +189,7 @@ class JobPerEntry(Generic[Entry]):
                 reason = _by_hand(*ended[run_dir])
                 self.batch.cancelled(item, reason)
                 if self._folder(item) not in was_over:
-                    again = f"run it again with mbr-perf {self.batch.command} --resume {self.batch.folder}"
+                    again = f"run it again with {command_text(self.batch.command, '--resume', self.batch.folder)}"
                     self._leave_alone(item, f"{reason}; {again}")
 
 

@@ -15,6 +15,7 @@ from harness.show import json
 from harness.show.page import Line
 from harness.show.progress import Show, step_progress
 from harness.show.terminal import narrate, narration, show_blocks
+from harness.units import command_text
 
 
 class SubmittedDocument(json.Document):
@@ -71,7 +72,7 @@ class JobDisplay:
         self._answer(
             PreparedDocument.of_job(job.record, script=job.script_path, submit_command=job.submit_command),
             f"prepared {job.script_path}",
-            f"submit it: mbr-perf jobs submit {job.record.job_dir}",
+            f"submit it: {command_text('jobs', 'submit', job.record.job_dir)}",
         )
 
     def detached(self, job: JobRecord, submitted: SubmittedRecord) -> None:
@@ -80,7 +81,7 @@ class JobDisplay:
             SubmittedDocument.of_job(job, submitted),
             f"job {submitted.job_id}: {job.job_dir}",
             *(f"run {run.run_id}" for run in job.runs),
-            f"collect and judge it: mbr-perf jobs wait {job.job_dir}",
+            f"collect and judge it: {command_text('jobs', 'wait', job.job_dir)}",
         )
 
     def left_alone(self, job: JobRecord, submitted: SubmittedRecord, signal: int | None) -> None:
@@ -89,8 +90,8 @@ class JobDisplay:
         why = "mbr-perf stopped waiting" if signal is not None else "it has not finished yet"
         narrate(
             f"job {submitted.job_id} continues: {why}",
-            Line(f"  collect it: mbr-perf jobs wait {job.job_dir}", whole=True),
-            Line(f"  cancel it:  mbr-perf jobs cancel {job.job_dir}", whole=True),
+            Line(f"  collect it: {command_text('jobs', 'wait', job.job_dir)}", whole=True),
+            Line(f"  cancel it:  {command_text('jobs', 'cancel', job.job_dir)}", whole=True),
         )
         if self.run.as_json:
             json.answer(WaitingDocument.of_job(job, submitted))
@@ -101,7 +102,7 @@ class JobDisplay:
         self._answer(
             CaseJobDocument.of_job(job, statuses=statuses),
             f"runs: {', '.join(statuses)}",
-            f"judge them: mbr-perf nightly --resume {job.subject}",
+            f"judge them: {command_text('nightly', '--resume', job.subject)}",
         )
 
     def step(self, run_id: str, progress: Progress) -> None:

@@ -35,7 +35,7 @@ from harness.records.job import (
 from harness.records.redact import own_command
 from harness.records.store import write_atomically, write_once
 from harness.show.terminal import narrate
-from harness.units import utc_now
+from harness.units import command_text, utc_now
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,4 +203,4 @@ def submit_prepared(job_dir: Path, host: Host) -> SubmittedRecord:
 
 
 def _twice(job_dir: Path) -> BadRequestError:
-    return BadRequestError(f"{job_dir}: this job was submitted before", remedy=f"mbr-perf jobs status {job_dir}")
+    return BadRequestError(f"{job_dir}: this job was submitted before", remedy=command_text("jobs", "status", job_dir))

@@ -9,6 +9,7 @@ from harness.cli import completion
 from harness.cli.commands import App
 from harness.cli.options import Json, Results
 from harness.show.answer import answer
+from harness.units import command_text
 
 if TYPE_CHECKING:
     from harness.cluster.controller import Controller
@@ -90,7 +91,7 @@ def cancel(job: Job, results_dir: Results = None, as_json: Json = False) -> None
     job_dir = job_dir_of(job, results_dir)
     submitted = cancel_job(job_dir, _controller(job_dir))
     document = CancelledDocument(job_dir=str(job_dir), job_id=submitted.job_id)
-    text = f"job {submitted.job_id} is cancelled; collect it: mbr-perf jobs wait {job_dir}"
+    text = f"job {submitted.job_id} is cancelled; collect it: {command_text('jobs', 'wait', job_dir)}"
     answer(lambda: document, lambda: Page((Line(text, whole=True),)), as_json=as_json)
 
 

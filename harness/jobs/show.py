@@ -13,7 +13,7 @@ from harness.records.job import JobRun, SubmittedRecord, read_job, read_submitte
 from harness.records.run import RunRecord, Status
 from harness.show.json import Document, Shown
 from harness.show.page import GAP, Column, Facts, Page, Table
-from harness.units import counted
+from harness.units import command_text, counted
 
 
 class RunRow(Shown):
@@ -93,7 +93,7 @@ def cancel(job_dir: Path, controller: Controller) -> SubmittedRecord:
     watch = watched(job_dir)
     if watch.job.runs and not watch.is_open:
         raise BadRequestError(
-            f"{job_dir}: this job has already ended", remedy=f"mbr-perf jobs wait {job_dir} judges it"
+            f"{job_dir}: this job has already ended", remedy=f"{command_text('jobs', 'wait', job_dir)} judges it"
         )
     controller.cancel(watch.submitted)
     return watch.submitted

@@ -61,15 +61,15 @@ def find_build(option: str, text: str, host: Host) -> Build:
     return build.model_copy(update={"software": software})
 
 
-def require_same_build(option: str, then: Build, host: Host, resume: str) -> None:
+def require_same_build(option: str, then: Build, host: Host, what: str, resume: str) -> None:
     """Raise BadRequestError if the environment of a resumed batch is gone, is this one, or has other software.
 
-    ``resume``: the remedy if it is this one.
+    ``what``: the environment's part in the batch, and ``resume`` the remedy, if it is this one.
     """
     try:
         now = find_build(option, then.python, host).software
     except NoOldBuildError as error:
-        raise BadRequestError(f"--resume: this environment, {sys.prefix}, is the old build", remedy=resume) from error
+        raise BadRequestError(f"--resume: this environment, {sys.prefix}, is {what}", remedy=resume) from error
     if now != then.software:
         raise BadRequestError(
             f"--resume: {then.python} has other software than at the start; new runs would not be comparable",

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
@@ -46,35 +46,43 @@ def interruption() -> Iterator[Interruption]:
     Python allows handlers in the main thread only; elsewhere the block runs without them.
     """
     caught = Interruption()
-    outer = getattr(signal.getsignal(signal.SIGINT), "__self__", None)
+    outer = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
     if isinstance(outer, Interruption):  # a signal that came just before belongs to this block as well
         caught.signal = outer.signal
-    if threading.current_thread() is not threading.main_thread():
-        yield caught
-        return
-    former = {number: signal.signal(number, caught.receive) for number in HANDLED}
     try:
-        yield caught
+        with _handled(HANDLED, caught):
+            yield caught
     finally:
-        for number, handler in former.items():
-            signal.signal(number, handler)
         if isinstance(outer, Interruption):  # one that came too late for this block is not lost
             outer.signal = outer.signal or caught.signal
 
 
 @contextmanager
-def signals_raised(error: Callable[[int], BaseException]) -> Iterator[None]:
-    """Raise ``error(number)`` inside the block on SIGTERM and SIGHUP; the former handlers come back after it."""
-
-    def stop(number: int, _frame: FrameType | None) -> None:
-        raise error(number)
-
-    former = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
+def _handled(numbers: Iterable[signal.Signals], by: Interruption) -> Iterator[None]:
+    is_main = threading.current_thread() is threading.main_thread()
+    former = {number: signal.signal(number, by.receive) for number in numbers if is_main}
     try:
         yield
     finally:
         for number, handler in former.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def signals_raised(error: Callable[[int], BaseException]) -> Iterator[None]:
+    """Raise ``error(number)`` inside the block on the first SIGTERM or SIGHUP; a further one is ignored.
+
+    The former handlers come back after it. As with :func:`interruption`, only the main thread has handlers.
+    """
+
+    class Raising(Interruption):
+        def receive(self, number: int, _frame: FrameType | None = None) -> None:
+            super().receive(number)
+            if not self.insisted:  # else the clean-up after the first one would end
+                raise error(number)
+
+    with _handled((signal.SIGTERM, signal.SIGHUP), Raising()):
+        yield
 
 
 POLL_S = 0.05

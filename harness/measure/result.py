@@ -1,6 +1,5 @@
 """The result of a run as a page, with a table of its ranks."""
 
-import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 
@@ -37,7 +36,7 @@ from harness.show.page import (
     tabled,
 )
 from harness.show.request_text import record_facts
-from harness.units import format_bytes, format_seconds, grouped, sentence, shortened
+from harness.units import command_text, format_bytes, format_seconds, grouped, sentence, shortened
 
 MAX_ROWS = 16
 CLOCKS = ("SM clock", "Power cap")
@@ -381,8 +380,8 @@ def _way_out(comparison: Comparison, compared: Compared) -> Iterator[Line]:
         options = " ".join(f"--accept_difference {name}" for name in names)
         yield Line(f"To judge in spite of the differences: {options}", whole=True)
         if isinstance(compared, CompareDocument):
-            sides = shlex.join((compared.run_ids[0], comparison.golden_path or ""))
-            yield Line(f"To see what they change: mbr-perf explain {sides}", whole=True)
+            explain = command_text("explain", compared.run_ids[0], comparison.golden_path or "")
+            yield Line(f"To see what they change: {explain}", whole=True)
 
 
 def _not_judged(reason: str, titles: list[str], comparison: Comparison) -> list[str]:

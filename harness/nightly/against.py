@@ -1,6 +1,5 @@
 """Finds the old build that suspicious cases of a night are compared with."""
 
-import json
 from pathlib import Path
 
 from harness.errors import BadRequestError, NoOldBuildError
@@ -8,7 +7,7 @@ from harness.experiment.software import Software
 from harness.launch.build import find_build
 from harness.launch.environment import Host
 from harness.records.folders import results_dir
-from harness.records.night import JUDGED, NIGHT, NIGHTS, REPORT, Against, NightPlan
+from harness.records.night import NIGHT, NIGHTS, Against, NightPlan, read_judged
 from harness.records.references import folders
 from harness.records.strict_json import read_document
 
@@ -35,11 +34,11 @@ def _last_good(suite: str, results: Path) -> NightPlan:
     """Return the newest night of the suite that passed and names its environment. NoOldBuildError without one."""
     for folder in reversed(folders(results / NIGHTS)):
         try:
-            judged = json.loads((folder / REPORT / JUDGED).read_bytes())
-            is_good = (judged["exit_code"], judged["num_runs_missing"]) == (0, 0)
+            judged = read_judged(folder)
+            is_good = judged and (judged.exit_code, judged.num_runs_missing) == (0, 0)
             plan = read_document(folder / NIGHT, NightPlan) if is_good else None
-        except (OSError, ValueError, KeyError, TypeError, BadRequestError):
-            continue  # damaged, or killed before its reports
+        except BadRequestError:
+            continue  # damaged
         if plan and plan.python and plan.suite == suite:
             return plan
     raise NoOldBuildError(

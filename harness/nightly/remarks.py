@@ -1,7 +1,6 @@
 """Writes the remarks on a night's cases below the table: the reason, what differs, the runs, the next command."""
 
 import itertools
-import shlex
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from harness.records.folders import golden_dir
 from harness.records.golden import Difference
 from harness.records.goldens import promotion_path, read_golden
 from harness.records.metrics import BY_NAME
-from harness.units import format_percent, format_share, grouped
+from harness.units import command_text, format_percent, format_share, grouped
 
 
 @dataclass(frozen=True)
@@ -42,8 +41,8 @@ def further_command(case: CaseVerdict) -> str:
     if run_dir is None:
         return ""
     if case.golden_path is not None and case.outcome not in ("failed", "oom"):
-        return f"mbr-perf explain {shlex.quote(str(run_dir))} {shlex.quote(case.golden_path)}"
-    return f"mbr-perf results show {shlex.quote(str(run_dir))}"
+        return command_text("explain", run_dir, case.golden_path)
+    return command_text("results", "show", run_dir)
 
 
 def run_lines(runs: Iterable[CaseRun]) -> tuple[str, ...]:
@@ -137,8 +136,8 @@ def _promotion(which: str, verdict: NightVerdict, cases: Iterable[CaseVerdict]) 
     if chosen:
         words = ["--every"] if len(chosen) == 2 * len(plan.cases) else chosen
         words += ["--golden_dir", plan.golden_dir] if plan.golden_dir else []
-        command = ["mbr-perf", "golden", "promote", str(verdict.night_dir), *words, *options, "--reason", "TEXT"]
-        yield f"To store tonight's values {which}{''.join(options.values())}: {shlex.join(command)}"
+        command = command_text("golden", "promote", verdict.night_dir, *words, *options, "--reason", "TEXT")
+        yield f"To store tonight's values {which}{''.join(options.values())}: {command}"
 
 
 def _to_copy(case: CaseVerdict) -> Iterable[str]:

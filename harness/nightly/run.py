@@ -88,7 +88,7 @@ def resume_night(reference: str, results: Path | None, audience: Audience) -> Ex
                 str(data.night_dir),
             )
             remedy = f"resume it with the new build: {shlex.join(words)}"
-            require_same_build("--against", data.plan.against.build, host, remedy)
+            require_same_build("--against", data.plan.against.build, host, "the old build", remedy)
         require_same_software(data.plan.software, host, "night", measures_here=measures_here)
         return _run(data.night_dir.absolute(), host, data.plan, audience, results)
 

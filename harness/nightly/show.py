@@ -1,6 +1,5 @@
 """A night for people: as a page for a terminal, Markdown and HTML, its progress and its answer."""
 
-import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +48,7 @@ from harness.show.page import (
     tabled,
 )
 from harness.show.terminal import show_page, show_stopped
-from harness.units import counted, format_percent
+from harness.units import command_text, counted, format_percent
 
 
 def night_page(verdict: NightVerdict) -> Page:
@@ -244,7 +243,7 @@ class NightDisplay(BatchDisplay):
 
     def result(self, verdict: NightVerdict, reports: Iterable[Path]) -> None:
         """Print the answer. For an interrupted night, also print how to continue."""
-        resume = shlex.join(("mbr-perf", "nightly", "--resume", str(verdict.night_dir)))
+        resume = command_text("nightly", "--resume", verdict.night_dir)
         if self.as_json:
             json.answer(verdict.model_copy(update={"report": tuple(reports)}))
         elif verdict.exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):

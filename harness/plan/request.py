@@ -4,7 +4,6 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import inf
 from pathlib import Path
-from shlex import quote
 
 from harness.errors import Problems, closest
 from harness.experiment.experiment import ExperimentSpec
@@ -20,7 +19,7 @@ from harness.predict.shipped_events import find_events
 from harness.predict.shipped_traces import shipped_releases
 from harness.predict.tracer import release_of, source_of
 from harness.resolve.recipe import ForeignSource, Request
-from harness.units import GIB
+from harness.units import GIB, command_text
 
 _END_BYTES = 1 << 20
 
@@ -33,7 +32,7 @@ def end_of_log(source: ForeignSource | None) -> str:
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - _END_BYTES))
         is_oom = b"CUDA out of memory" in file.read()
-    return f"This job ran out of memory: mbr-perf diagnose {quote(str(path))} says why, and what fits" if is_oom else ""
+    return f"This job ran out of memory: {command_text('diagnose', path)} says why, and what fits" if is_oom else ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from harness.predict.prediction import BUILT_IN
 from harness.records.calibration import Probe
 from harness.show.json import Document
 from harness.show.page import Code, Column, Line, Page, table
-from harness.units import format_bytes
+from harness.units import command_text, format_bytes
 
 
 class ProbeDocument(Document):
@@ -43,7 +43,7 @@ def probe_page(probe: Probe, path: Path) -> Page:
         (
             table(("Constant", *right), rows, right=right),
             table((Column("Operation", whole=True), "Of", "Seconds", "TFLOP/s"), of_rows, right=("Seconds", "TFLOP/s")),
-            Code(f"Next: mbr-perf plan --calibrate {path}"),
+            Code(f"Next: {command_text('plan', '--calibrate', path)}"),
         ),
         answer=f"PROBED {probe.gpu}: of the data sheet {shares}; {host}",
     )

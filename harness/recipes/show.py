@@ -37,14 +37,14 @@ def recipes_page(rows: Iterable[RecipeRow]) -> Page:
     refused = f"*: megatron-core {ASSUMED_MEGATRON_CORE} refuses each of these points as published"
     note = f"{refused}; `recipes show NAME` has the rule, `plan` the options that work"
     return Page(
-        (table(columns, lines), listing([note] * is_marked)),
+        (table(columns, lines), listing([note] if is_marked else [])),
         answer=f"{counted(len(found), 'recipe')}; `mbr-perf recipes show NAME` lists the points of one.",
     )
 
 
 def _marked(there: GpuRow, dtype: str) -> str:
-    variant = there.only_variants.get(dtype)
-    return dtype + "*" * (dtype in there.refused_dtypes) + f" (-cv {variant})" * bool(variant)
+    variant, mark = there.only_variants.get(dtype), "*" if dtype in there.refused_dtypes else ""
+    return f"{dtype}{mark} (-cv {variant})" if variant else f"{dtype}{mark}"
 
 
 def recipe_page(recipe: Recipe) -> Page:
@@ -75,8 +75,9 @@ def checked_page(checked: Iterable[CheckedFile]) -> Page:
             f"{where}: {title}: cannot run, because the published sizes do not divide" for title in file.inconsistent
         ]
         lines += [f"{where}: {row.point}: refused by rule {row.rule}: {row.message}" for row in file.refused]
-    points, refused = counted(sum(file.points for file in files), "operating point"), f"; {len(lines)} cannot run"
-    return Page((listing(lines),), answer=f"OK: {counted(len(files), 'recipe file')}, {points}{refused * bool(lines)}.")
+    points = counted(sum(file.points for file in files), "operating point")
+    refused = f"; {len(lines)} cannot run" if lines else ""
+    return Page((listing(lines),), answer=f"OK: {counted(len(files), 'recipe file')}, {points}{refused}.")
 
 
 def _point_cells(recipe: Recipe, point: OperatingPoint) -> list[str]:

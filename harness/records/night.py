@@ -4,15 +4,15 @@ A case's runs are ordinary run folders under ``cases/<case>/<number>``; ``record
 starts, an event records why (a repeat, a retry, a confirmation). How a case ended is derived from these files.
 """
 
-import json
-import shlex
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import BaseModel, Discriminator, Field, Tag
 
+from harness.errors import BadRequestError
 from harness.experiment.frozen import Frozen
 from harness.experiment.software import Software
 from harness.records.batches import (
@@ -29,6 +29,7 @@ from harness.records.rank import SCHEMA_VERSION, SchemaVersion
 from harness.records.run import RunRecord
 from harness.records.store import RECORD, read_record
 from harness.records.strict_json import read_document
+from harness.units import command_text
 
 
 class ExpectedFailureRecord(Frozen):
@@ -240,14 +241,41 @@ def night_of(run_dir: Path) -> Path | None:
     return night_dir if run_dir.parent.parent.name == CASES and (night_dir / NIGHT).is_file() else None
 
 
+class JudgedCase(BaseModel):
+    """A case in the JSON report of a night: what other commands read of it."""
+
+    name: str
+    outcome: str
+    reason: str | None = None
+    golden_path: str | None = None
+
+
+class JudgedNight(BaseModel):
+    """The JSON report of a night: what other commands read of it."""
+
+    outcome: str
+    exit_code: int | None = None
+    num_runs_missing: int | None = None
+    cases: tuple[JudgedCase, ...] = ()
+
+
+def read_judged(night_dir: Path, case: str = "") -> JudgedNight | None:
+    """Read the report of a night; None before it has one. BadRequestError if it is damaged, or lacks ``case``."""
+    path = night_dir / REPORT / JUDGED
+    if not path.exists():
+        return None
+    with suppress(BadRequestError):
+        judged = read_document(path, JudgedNight)
+        if not case or case in [each.name for each in judged.cases]:
+            return judged
+    again = command_text("nightly", "--resume", night_dir)
+    raise BadRequestError(f"judged, but {path} cannot be read: {again} writes it again")
+
+
 def verdict_text(night_dir: Path) -> str:
     """Return ``judged inconclusive``; empty if there is no report yet. For an unreadable report, the text says so."""
-    path = night_dir / REPORT / JUDGED
     try:
-        outcome = json.loads(path.read_bytes())["outcome"]
-    except FileNotFoundError:
-        return ""
-    except (OSError, ValueError, KeyError, TypeError):
-        again = f"mbr-perf nightly --resume {shlex.quote(str(night_dir))}"
-        return f"judged, but {path} cannot be read: {again} writes it again"
-    return f"judged {outcome}"
+        judged = read_judged(night_dir)
+    except BadRequestError as error:
+        return error.message
+    return f"judged {judged.outcome}" if judged else ""

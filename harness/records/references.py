@@ -8,15 +8,16 @@ from typing import Literal
 
 from harness.errors import BadRequestError, closest
 from harness.records.folders import results_dir
+from harness.units import command_text
 
 Kind = Literal["run", "sweep", "night"]
 MARKS: dict[Kind, str] = {"night": "night.json", "sweep": "sweep.json", "run": "record.json"}
 """The file that only a folder of this kind has."""
 
-_INSTEAD: dict[Kind, str] = {
-    "night": "its reports are in its folder report; mbr-perf nightly --resume {0} writes them again",
-    "sweep": "mbr-perf report {0}",
-    "run": "mbr-perf results show {0}",
+_INSTEAD: dict[Kind, tuple[str, ...]] = {
+    "night": ("nightly", "--resume"),
+    "sweep": ("report",),
+    "run": ("results", "show"),
 }
 
 
@@ -98,7 +99,9 @@ def refuse_other_kinds(reference: str | Path, wanted: tuple[Kind, ...], results:
     for kind in MARKS:
         if kind not in wanted and (folder := _found(reference, kind, results)):
             runs = [path.parent for path in sorted(folder.glob(f"*/*/*/{MARKS['run']}"))]
-            remedy = _INSTEAD[kind].format(folder)
+            remedy = command_text(*_INSTEAD[kind], folder)
+            if kind == "night":
+                remedy = f"its reports are in its folder report; {remedy} writes them again"
             if "run" in wanted:
                 remedy = f"name a run in it, e.g. {runs[0]}" if runs else "it has no runs"
             raise BadRequestError(f"{str(reference)!r} is a {kind}, not a {' or a '.join(wanted)}", remedy=remedy)

@@ -151,7 +151,8 @@ def _for_dtype(
         elif others := [each for each in there if each != dtype]:
             notes = (f"{ASSUMED}: {dtype}; -c also takes {', '.join(others)}",)
     if dtype not in there:
-        remedy = f"--variant {' or '.join(variants)} has it; " * bool(variants) + f"there is -c {', '.join(there)}"
+        variant = f"--variant {' or '.join(variants)} has it; " if variants else ""
+        remedy = f"{variant}there is -c {', '.join(there)}"
         raise BadRequestError(f"{what} has no operating point for -c {dtype}", remedy=remedy)
     return [p for p in points if p.key.compute_dtype == dtype], notes
 

@@ -1,16 +1,16 @@
 """Shows the runs, sweeps and nights of a results folder."""
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from harness.errors import BadRequestError
 from harness.judge.derive import derive
 from harness.launch.processes import Life, life_of
 from harness.records.inventory import State, Stored, case_state, file_sizes, outcome_of
-from harness.records.night import JUDGED, REPORT, night_of, read_night
+from harness.records.night import night_of, read_judged, read_night
 from harness.records.run import RunRecord
 from harness.records.sweep import read_sweep
 from harness.show.figures import ABSENT
@@ -57,7 +57,7 @@ class PartRow(Shown):
 
 
 class OfNight(Shown):
-    """The case of a night that a run belongs to. ``outcome`` null: the night has no report yet."""
+    """The case of a night that a run belongs to. ``outcome`` null: ``reason`` says why, or there is no report yet."""
 
     night_dir: Path
     case: str
@@ -114,12 +114,13 @@ def entry_document(entry: Stored) -> EntryDocument:
 def _of_night(run_dir: Path) -> OfNight | None:
     if (night_dir := night_of(run_dir)) is None:
         return None
+    of = OfNight(night_dir=night_dir, case=run_dir.parent.name)
     try:
-        judged = json.loads((night_dir / REPORT / JUDGED).read_bytes())
-        row = next(case for case in judged["cases"] if case["name"] == run_dir.parent.name)
-    except (OSError, ValueError, KeyError, TypeError, StopIteration):
-        row = {}
-    return OfNight.model_validate({**row, "night_dir": night_dir, "case": run_dir.parent.name})
+        judged = read_judged(night_dir, of.case)
+    except BadRequestError as error:
+        return of.model_copy(update={"reason": error.message})
+    found = [vars(case) for case in judged.cases if case.name == of.case] if judged else [{}]
+    return of.model_copy(update={name: found[0].get(name) for name in ("outcome", "reason", "golden_path")})
 
 
 def inventory_page(entries: Sequence[Stored], results: Path) -> Page:
@@ -166,7 +167,7 @@ def entry_page(entry: EntryDocument, facts: Sequence[tuple[str, str]]) -> Page:
 
 
 def _night_facts(of: OfNight) -> Iterable[tuple[str, Words]]:
-    outcome = f"{of.outcome}{f': {first_line(of.reason)}' if of.reason else ''}" if of.outcome else "not judged yet"
+    outcome = ": ".join(filter(None, (of.outcome, first_line(of.reason)))) or "not judged yet"
     return ("Night", str(of.night_dir)), ("Case", f"{of.case}: {outcome}"), ("Golden", of.golden_path or "none")
 
 

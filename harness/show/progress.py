@@ -128,7 +128,7 @@ class CellProgress(Protocol):
     """Receives the progress of a sweep. ``title`` names a run; ``show`` is that of :func:`step_progress`."""
 
     def expect(self, num_runs: int) -> None:
-        """Correct ``num_runs``."""
+        """Set how many runs there will be in all."""
 
     def start(self, title: str, num_steps: int) -> Show:
         """Begin a run."""

@@ -16,7 +16,7 @@ from harness.records.gating import GateOptions
 from harness.records.sweep import CellData, SweepData
 from harness.sweep.cell import Frame, control_ended, judged, measured
 from harness.sweep.values import CellVerdict, MeasuredCell, Recommendation, SweepVerdict, room_text
-from harness.units import counted, format_bytes, format_percent, sentence
+from harness.units import command_text, counted, format_bytes, format_percent, sentence
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,8 @@ def _by_memory(
 
 def unfinished(num_due: int, sweep_dir: Path) -> Recommendation:
     """Return no recommendation yet: a missing run may be faster than all others."""
-    return Recommendation(None, f"{counted(num_due, 'run')} still to do: mbr-perf sweep --resume {sweep_dir}")
+    go_on = command_text("sweep", "--resume", sweep_dir)
+    return Recommendation(None, f"{counted(num_due, 'run')} still to do: {go_on}")
 
 
 def _cost(cell: CellVerdict) -> tuple[float, int]:

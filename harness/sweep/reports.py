@@ -23,7 +23,7 @@ from harness.sweep.judge import judge_sweep
 from harness.sweep.page import origin_of, plan_page, summary_lines, sweep_page
 from harness.sweep.pictures import pictures
 from harness.sweep.values import CellVerdict, SweepPlanDocument, SweepRunDocument, SweepVerdict
-from harness.units import counted
+from harness.units import command_text, counted
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,8 @@ class SweepDisplay(BatchDisplay):
         if self.as_json:
             self.result(verdict, reports, sweep_dir, num_due)
         else:
-            show_stopped(
-                f"{counted(num_due, 'run')} still to do", code, sweep_dir, f"mbr-perf sweep --resume {sweep_dir}"
-            )
+            go_on = command_text("sweep", "--resume", sweep_dir)
+            show_stopped(f"{counted(num_due, 'run')} still to do", code, sweep_dir, go_on)
 
     def result(self, verdict: SweepVerdict, reports: tuple[Path, ...], sweep_dir: Path, num_due: int) -> None:
         """Show the answer; for an unfinished sweep also the command that continues it."""
@@ -63,7 +62,7 @@ class SweepDisplay(BatchDisplay):
             show_verdict(verdict, reports)
         if num_due:
             are = "is" if num_due == 1 else "are"
-            line = f"{counted(num_due, 'run')} {are} not done: mbr-perf sweep --resume {sweep_dir}"
+            line = f"{counted(num_due, 'run')} {are} not done: {command_text('sweep', '--resume', sweep_dir)}"
             self.narrate(Line(line, whole=True))
 
 
@@ -116,9 +115,8 @@ def _reports(verdict: SweepVerdict, data: SweepData, display: SweepDisplay) -> t
     try:
         return write_reports(verdict, data, data.sweep_dir / REPORT)
     except BadRequestError as error:
-        display.narrate(
-            f"the reports could not be written: {error}; mbr-perf report {data.sweep_dir} --out FOLDER tries again"
-        )
+        again = command_text("report", data.sweep_dir, "--out", "FOLDER")
+        display.narrate(f"the reports could not be written: {error}; {again} tries again")
         return ()
 
 

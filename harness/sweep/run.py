@@ -31,6 +31,7 @@ from harness.sweep.plan import plan_sweep
 from harness.sweep.reports import SweepDisplay, answer
 from harness.sweep.request import SweepRequest
 from harness.sweep.values import SweepJobPlanDocument
+from harness.units import command_text
 
 
 @dataclass(frozen=True)
@@ -99,8 +100,9 @@ def resume_sweep(reference: str, results: Path | None, display: SweepDisplay, si
         plan = meeting_at(data.plan, sitting.meeting)
         before = {plan.gpu: plan.software} if plan.software else {}
         require_same_software(before, host, "sweep", measures_here=plan.launch.launcher != "replay")
-        for build in plan.builds.values():
-            require_same_build("python", build, host, "resume it with the environment that started it")
+        for name, build in plan.builds.items():
+            what = f"the one of the cells with python={name}"
+            require_same_build("python", build, host, what, "resume it with the environment that started it")
         batch = SweepBatch(data.sweep_dir, host, plan)
         batch.require_startable()
         return _run(batch, display, sitting, elsewhere(data, host.hostname))
@@ -219,7 +221,7 @@ def _without_jobs(reference: str, results: Path | None, host: Host) -> SweepBatc
         if not state.has_ended:
             raise BadRequestError(
                 f"{sweep_dir}: {job.options.cluster} job {submitted.job_id} is at work on it: {state.text}",
-                remedy=f"mbr-perf jobs wait {job_dir}, or jobs cancel {job_dir}",
+                remedy=f"{command_text('jobs', 'wait', job_dir)}, or {command_text('jobs', 'cancel', job_dir)}",
             )
     return batch
 
@@ -230,7 +232,7 @@ def _unstarted(plan: SweepPlan, host: Host, results: Path) -> SweepBatch:
 
 def _submitted(batch: SweepBatch, cluster: ClusterRequest, results: Path, display: SweepDisplay) -> ExitCode:
     def refused(_: JobRecord, error: BadRequestError) -> BadRequestError:
-        again = f"mbr-perf sweep --resume {batch.folder} --launcher {cluster.options.launcher} ..."
+        again = f"{command_text('sweep', '--resume', batch.folder, '--launcher', cluster.options.launcher)} ..."
         return BadRequestError(str(error), remedy=f"its plan is kept: {again} submits it again")
 
     asked, of_job = sweep_job(batch, cluster, results), JobDisplay(Display(as_json=display.as_json))
