@@ -14,11 +14,7 @@ Kind = Literal["run", "sweep", "night"]
 MARKS: dict[Kind, str] = {"night": "night.json", "sweep": "sweep.json", "run": "record.json"}
 """The file that only a folder of this kind has."""
 
-_INSTEAD: dict[Kind, tuple[str, ...]] = {
-    "night": ("nightly", "--resume"),
-    "sweep": ("report",),
-    "run": ("results", "show"),
-}
+_INSTEAD: dict[Kind, str] = {"night": "nightly --resume", "sweep": "report", "run": "results show"}
 
 
 def folders(parent: Path) -> tuple[Path, ...]:
@@ -99,7 +95,7 @@ def refuse_other_kinds(reference: str | Path, wanted: tuple[Kind, ...], results:
     for kind in MARKS:
         if kind not in wanted and (folder := _found(reference, kind, results)):
             runs = [path.parent for path in sorted(folder.glob(f"*/*/*/{MARKS['run']}"))]
-            remedy = command_text(*_INSTEAD[kind], folder)
+            remedy = command_text(*_INSTEAD[kind].split(), folder)
             if kind == "night":
                 remedy = f"its reports are in its folder report; {remedy} writes them again"
             if "run" in wanted:

@@ -15,6 +15,8 @@ import pytest
 
 from harness.bisect.pins import pinned_build
 from harness.bisect.revisions import SUBMODULE, copied, find_revisions, pins_at
+from harness.bisect.search import ENDS
+from harness.bisect.values import PLAN
 from harness.launch.environment import this_host
 from harness.records.batches import EVENTS
 from tests.bisect.repositories import BROKEN, LARGER, MENDED, NO_RECOMPUTE, SLOWER, git, pinning, repository, wheel
@@ -165,7 +167,7 @@ def test_sigterm_during_a_trace_keeps_the_bisect_and_an_undecided_one_prints_the
     bisect, small, mbr_perf, tmp_path
 ):
     repo, (first, _, third) = small
-    asked = (f"{tmp_path / 'suite.yaml'}:dense", "--good", first, "--bad", third, "--repo", str(repo), "--metric", "memory")  # fmt: skip
+    asked = (f"{tmp_path / 'suite.yaml'}:dense", "--good", first, "--bad", third, "--repo", str(repo), "--metric", "work", "--metric=memory")  # fmt: skip
     words = (sys.executable, "-m", "harness.app", "bisect", *asked, "--results_dir", str(tmp_path / "results"))
     process = subprocess.Popen(words, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, text=True)
     while not (copies := [*tmp_path.glob("results/bisects/*/revisions/*/megatron")]) and process.poll() is None:
@@ -177,7 +179,13 @@ def test_sigterm_during_a_trace_keeps_the_bisect_and_an_undecided_one_prints_the
     (folder / EVENTS).write_text("".join(f"{json.dumps(each)}\n" for each in traces))
     undecided = mbr_perf("bisect", "--resume", folder, "--json")
     advice = json.loads(undecided.out)["advice"]
-    assert (undecided.code, shlex.split(advice.partition(": ")[2])[1:]) == (6, [*words[3:-4], *words[-2:], "--metric", "time"])  # fmt: skip
+    assert (undecided.code, shlex.split(advice.partition(": ")[2])[1:]) == (6, [*words[3:-5], *words[-2:], "--metric", "time"])  # fmt: skip
+    runs = [{"place": 2 * bad, "kind": "run", "number": 0, "seconds": 2 - bad} for bad in ENDS]
+    (folder / EVENTS).write_text("".join(f"{json.dumps(each)}\n" for each in (*traces, *runs)))
+    plan = json.loads((folder / PLAN).read_text()) | {"metric": None}
+    (folder / PLAN).write_text(json.dumps(plan))
+    document = json.loads(mbr_perf("bisect", "--resume", folder, "--json").out)
+    assert (document["metric"], "no slower" in document["reason"], "mbr-perf" in document["advice"]) == ("time", True, False)  # fmt: skip
 
 
 @pytest.mark.train

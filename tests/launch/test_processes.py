@@ -5,11 +5,13 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 
 import pytest
 
-from harness.launch.crew import MAX_LOOKING, Crew, interruption
+from harness.launch.crew import MAX_LOOKING, Crew, interruption, signals_raised
 from harness.launch.processes import (
     adopt_orphans,
     adopted,
@@ -154,6 +156,20 @@ def test_a_signal_ends_the_blocks_around_it_and_those_inside_and_no_later_one():
         with interruption():
             os.kill(os.getpid(), signal.SIGINT)
         assert later.signal is signal.SIGINT
+
+
+def test_only_the_first_signal_raises_and_none_in_a_thread():
+    errors = iter([InterruptedError()])
+    with suppress(InterruptedError), signals_raised(lambda _: next(errors)), ExitStack() as clean_up:
+        clean_up.callback(os.kill, os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert list(errors) == []
+    with signals_raised(InterruptedError), ExitStack() as clean_up:
+        clean_up.callback(os.kill, os.getpid(), signal.SIGTERM)
+        with interruption():
+            os.kill(os.getpid(), signal.SIGTERM)
+    with ThreadPoolExecutor() as pool:
+        pool.submit(signals_raised(InterruptedError).__enter__).result()
 
 
 @pytest.fixture

@@ -154,6 +154,7 @@ def test_varied_sizes_are_counts_of_known_sizes_each_named_once():
         (("--max_overhead", "-0.1"), "--max_overhead -0.1 "),
         (("--only", "layernorm"), "--only layernorm: "),
         (("-tp", "3"), "P03: "),
+        (("--assume", "torch"), "--assume 'torch': "),
     ],
 )
 def test_a_wrong_request_exits_2_before_anything_is_traced(plan, options, message):
