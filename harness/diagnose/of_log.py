@@ -1,4 +1,4 @@
-"""Makes a case of training logs: the first failure, and the speed and memory before it."""
+"""Makes a case of training logs: the first failure, figures before it, why it came then, and contradicted settings."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""Meters of memory, the tally of floating-point operations, and the recorded history of torch's CUDA allocator."""
+"""Measures memory and floating-point operations, records the CUDA allocator's history, and limits memory."""
 
 import inspect
 import resource

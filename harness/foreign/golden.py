@@ -1,4 +1,4 @@
-"""Golden files of mbr-perf, Megatron-Bridge and Megatron-LM: their form, one reader, and Megatron-Bridge's text."""
+"""Reads golden files of mbr-perf, Megatron-Bridge and Megatron-LM, and has what Megatron-Bridge puts in its own."""
 
 import json
 import math

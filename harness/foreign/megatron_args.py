@@ -1,4 +1,4 @@
-"""Reads Megatron-LM arguments (`--megatron_args`): a command line, a shell script, or the block of a log."""
+"""Reads Megatron-LM arguments (command line, script, test's YAML, log), and names another trainer's equivalents."""
 
 import gzip
 import math

@@ -1,4 +1,4 @@
-"""Welch's test, the change of a cell's time against its control, and the levels in a series of nights."""
+"""Spreads, Student's t, Welch's test, a cell's change of time against its control, and levels in a series of values."""
 
 import math
 from collections.abc import Iterable, Sequence

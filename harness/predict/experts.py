@@ -1,4 +1,4 @@
-"""The load of the busiest rank, the host's launches per expert, and those that CUDA graphs save it."""
+"""The time that experts add (busiest rank, host's launches), and the launches that CUDA graphs save any model."""
 
 from dataclasses import replace
 from math import sqrt

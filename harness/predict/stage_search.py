@@ -1,4 +1,4 @@
-"""The mixes of one pipeline stage that fit and are as fast as asked.
+"""The memory rows of one pipeline stage, and a search of its mixes that fit and are as fast as asked.
 
 A linear relaxation prices the moments of a stage. A plan takes longer than the relaxation by at least what its mixes
 cost beyond these prices. So all plans up to a given time are those whose mixes together cost no more than the

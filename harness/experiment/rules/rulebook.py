@@ -1,4 +1,4 @@
-"""The rules as text: what each says, and what megatron-core says when it refuses settings, to recognise it in a log."""
+"""The rules as text, and the messages of megatron-core and others that refuse settings, to recognise them in a log."""
 
 import re
 from collections.abc import Iterator, Mapping
