@@ -8,7 +8,6 @@ import typer
 
 from harness.cli.options import Json
 from harness.show.json import Document, Shown
-from harness.units import command_text
 
 
 class CapturedJob(Shown):
@@ -75,7 +74,7 @@ def capture(
     remarks = listing(f"Note: {note}" for note in notes)
     options = {word.partition("=")[0] for word in found.jobs[0].command}
     size = "" if options & {"--vocab-size", "--padded-vocab-size", "--merge-file"} else " --vocab_size N"
-    following = [Code(f"Next: {command_text('plan', jobs[0].args, '-g', 'h100')}{size}")]
+    following = [Code(f"Next: mbr-perf plan {jobs[0].args} -g h100{size}")]
     following += [Code("(N: the tokens of its tokenizer, which the arguments do not say)")] * bool(size)
     page = Page((*lines, remarks, *following), answer=headline)
     answer(lambda: CaptureDocument(jobs=jobs, notes=tuple(notes)), lambda: page, as_json=as_json)

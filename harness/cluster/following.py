@@ -210,6 +210,5 @@ def _require_word(watch: Watched, state: JobState, now: float) -> None:
         return
     raise RunFailedError(
         f"job {watch.submitted.job_id}: {state.text}; it must have ended by now, but wrote no record",
-        remedy=f"when {watch.job.options.cluster} answers, collect it with "
-        + command_text("jobs", "wait", watch.job.job_dir),
+        remedy=f"when {watch.job.options.cluster} answers: {command_text('jobs', 'wait', watch.job.job_dir)}",
     )

@@ -13,7 +13,6 @@ from harness.records.run import RunRecord
 from harness.records.store import RECORD, is_committed, read_run
 from harness.records.sweep import SWEEP, read_sweep, run_dir_of
 from harness.resolve.recipe import Request
-from harness.units import command_text
 
 _TAKEN: tuple[Kind, ...] = ("run", "sweep")
 _SPEC, _PICKLE = "spec.json", ".pickle"
@@ -75,9 +74,7 @@ def _sorted(reference: str, results: Path | None) -> Inputs:
     if path.is_dir() and (path / _SPEC).is_file():
         return Inputs(path)
     if path.suffix == _PICKLE:
-        raise BadRequestError(
-            f"{path}: a memory snapshot, not a log", remedy=f"{command_text('snapshot', path)} explains it"
-        )
+        raise BadRequestError(f"{path}: a memory snapshot, not a log", remedy=f"mbr-perf snapshot {path} explains it")
     refuse_other_kinds(path.absolute(), _TAKEN)
     return Inputs(logs=(reference,))
 
@@ -98,7 +95,7 @@ def _refuse_sweep(folder: Path) -> NoReturn:
     begun = [run_dir_of(folder, cell.planned.index, n) for cell in data.cells for n in range(data.plan.repeats)]
     begun = [run_dir for run_dir in begun if run_dir.is_dir()]
     bad = [run for run in begun if not (run / RECORD).is_file() or read_run(run).status != "ok"]
-    remedy = command_text("diagnose", bad[0]) if bad else f"{command_text('report', folder)} shows its cells"
+    remedy = f"mbr-perf diagnose {bad[0]}" if bad else f"mbr-perf report {folder} shows its cells"
     raise BadRequestError(
         f"{folder}: a sweep; diagnose takes one run. {len(bad)} of the {len(begun)} runs that began did not end well",
         remedy=remedy,

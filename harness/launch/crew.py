@@ -10,17 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-from harness.launch.processes import (
-    Process,
-    adopted,
-    bury,
-    catches,
-    descendants,
-    has_pending,
-    identify,
-    is_alive,
-    send,
-)
+from harness.launch.processes import Process, adopted, bury, catches, descendants, has_pending, identify, is_alive, send
 from harness.records.launch import PARENT_PID_VARIABLE, Child
 
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -79,14 +79,8 @@ def resume_night(reference: str, results: Path | None, audience: Audience) -> Ex
     with holding(data.night_dir, "night"):
         measures_here = data.plan.cluster is None and data.plan.launch.launcher != "replay"
         if data.plan.against:
-            words = (
-                data.plan.python or "ENV/bin/python",
-                "-m",
-                "harness.app",
-                "nightly",
-                "--resume",
-                str(data.night_dir),
-            )
+            python = data.plan.python or "ENV/bin/python"
+            words = (python, "-m", "harness.app", "nightly", "--resume", str(data.night_dir))
             remedy = f"resume it with the new build: {shlex.join(words)}"
             require_same_build("--against", data.plan.against.build, host, "the old build", remedy)
         require_same_software(data.plan.software, host, "night", measures_here=measures_here)

@@ -10,7 +10,6 @@ from harness.cli import completion
 from harness.cli.commands import App, JobCommand, WholeShortOptions, takes
 from harness.cli.options import ExperimentOptions, Json, option
 from harness.show.answer import answer
-from harness.units import command_text
 
 if TYPE_CHECKING:
     from harness.resolve.recipe import Request
@@ -144,8 +143,7 @@ def new_recipe(asked: ExperimentOptions, what: NewOptions) -> None:
     require_job(request)
     request = request if request.gpu else on_gpu_point(request)[0]
     text, refused = _create_recipe(request, what.output)
-    plan = command_text("plan", "-mr", what.output, "-g", request.gpu)
-    written = f"{what.output}: written. Plan it with {plan}"
+    written = f"{what.output}: written. Plan it with mbr-perf plan -mr {what.output} -g {request.gpu}"
     answer(
         lambda: ExportedDocument(form="yaml", words=(), remarks=refused, text=text),
         lambda: Page(tuple(Line(each, whole=True) for each in (written, *refused))),

@@ -13,7 +13,6 @@ from harness.records.reading import read_text
 from harness.records.redact import redact_shapes
 from harness.records.store import write_atomically
 from harness.records.strict_json import parse_json, read_document, read_each
-from harness.units import command_text
 
 MEND_GOLDEN = "restore the file from git, or write it again with mbr-perf golden promote RUN --reason ..."
 
@@ -112,7 +111,7 @@ def read_golden(path: Path) -> GoldenRecord:
         if _is_another_document(path):
             raise BadRequestError(
                 f"{path}: is not a golden of mbr-perf: it has none of {', '.join(_MARKS)}",
-                remedy=f"to compare them with a log: {command_text('compare', 'LOG', path)}",
+                remedy=f"to compare them with a log: mbr-perf compare LOG {path}",
             ) from error
         if isinstance(error, ManyProblemsError) and any(problem.remedy for problem in error.problems):
             raise

@@ -15,15 +15,7 @@ from pydantic import BaseModel, Discriminator, Field, Tag
 from harness.errors import BadRequestError
 from harness.experiment.frozen import Frozen
 from harness.experiment.software import Software
-from harness.records.batches import (
-    NIGHT_FOLDERS,
-    BatchLaunch,
-    Build,
-    EntryWords,
-    PlannedEntry,
-    Purpose,
-    read_events,
-)
+from harness.records.batches import NIGHT_FOLDERS, BatchLaunch, Build, EntryWords, PlannedEntry, Purpose, read_events
 from harness.records.job import JobOptions
 from harness.records.rank import SCHEMA_VERSION, SchemaVersion
 from harness.records.run import RunRecord

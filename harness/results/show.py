@@ -116,11 +116,11 @@ def _of_night(run_dir: Path) -> OfNight | None:
         return None
     of = OfNight(night_dir=night_dir, case=run_dir.parent.name)
     try:
-        judged = read_judged(night_dir, of.case)
+        cases = judged.cases if (judged := read_judged(night_dir, of.case)) else ()
     except BadRequestError as error:
         return of.model_copy(update={"reason": error.message})
-    found = [vars(case) for case in judged.cases if case.name == of.case] if judged else [{}]
-    return of.model_copy(update={name: found[0].get(name) for name in ("outcome", "reason", "golden_path")})
+    found = next((vars(case) for case in cases if case.name == of.case), {})
+    return of.model_copy(update={name: found.get(name) for name in ("outcome", "reason", "golden_path")})
 
 
 def inventory_page(entries: Sequence[Stored], results: Path) -> Page:
