@@ -106,10 +106,7 @@ class TimeChange:
 
 
 def time_change(
-    cell: Sequence[float],
-    control: Sequence[float],
-    steps: tuple[float | None, float | None],
-    against: str = "control",
+    cell: Sequence[float], control: Sequence[float], steps: tuple[float | None, float | None], against: str = "control"
 ) -> TimeChange:
     """Return the change of the mean over repeats. Each value is a run's median step time in seconds.
 

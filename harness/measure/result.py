@@ -216,10 +216,7 @@ _MIRRORED = 0.01  # throughput says no more than the step time where their produ
 
 
 def compared_line(
-    comparison: Comparison,
-    why: Iterable[str] = (),
-    step_s: float | None = None,
-    shown: Mapping[str, Metric] = BY_NAME,
+    comparison: Comparison, why: Iterable[str] = (), step_s: float | None = None, shown: Mapping[str, Metric] = BY_NAME
 ) -> Line:
     """Return a verdict with the changes of time and peak: ``REGRESSION: 2.741 s a step, +8.1 %; peak 5 GiB, equal``.
 

@@ -163,9 +163,7 @@ _DEFAULT_GATE = GateOptions()
 
 
 def judge_sweep(
-    data: SweepData,
-    gate: GateOptions = _DEFAULT_GATE,
-    count: Callable[[Sequence[CellData]], Iterable[CellData]] = iter,
+    data: SweepData, gate: GateOptions = _DEFAULT_GATE, count: Callable[[Sequence[CellData]], Iterable[CellData]] = iter
 ) -> SweepVerdict:
     """Compare every cell with the control, its prediction and its stored golden. The sweep may be unfinished.
 
