@@ -161,7 +161,8 @@ def _first_runnable(points: list[OperatingPoint], notes: tuple[str, ...]) -> Cho
     for point in points:
         if not point.key.inconsistent:
             if point is not points[0]:
-                notes += (f"{points[0].title} is listed first but cannot run: {'; '.join(points[0].key.inconsistent)}",)
+                why = "; ".join(points[0].key.inconsistent)
+                notes += (f"{point.title}, because {points[0].title} cannot run: {why}",)
             return Choice(point, point.key.num_gpus, notes, rescale=False)
     raise _refusal(points[0])
 

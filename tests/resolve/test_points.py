@@ -55,7 +55,7 @@ def test_the_first_listed_count_that_can_run_is_the_default(recipe):
     choice = choose_point(points, ask())
     assert choice.num_gpus == 128
     [note] = choice.notes
-    assert note.startswith("pretrain h100 bf16 64 GPUs ") and note.endswith("world 64 not divisible by 512")
+    assert note.startswith("pretrain h100 bf16 128 GPUs") and note.endswith("world 64 not divisible by 512")
     for options in ({}, {"tensor_model_parallel_size": 1}):
         asked = ask(num_gpus=64, **options)
         refused(lambda asked=asked: choose_point(points, asked), "world 64 not divisible by 512")
