@@ -109,8 +109,8 @@ def resolve_recipe(recipe: Recipe, request: Request, *, starts: bool = False) ->
     layer = layer if starts else merge(_of_launcher(request, layer), layer)
     layer, notes = _follow_num_layers(layer), tuple[str, ...]()
     spec = problems.having(problems.tried(lambda: build_spec(layer, choice.point.place)))
-    follows = (_follow_stages, _follow_alignment, _follow_context, _follow_exchange, _follow_queues, _follow_num_gpus)
-    for follow in follows:
+    follows = (_follow_stages, _follow_vp, _follow_alignment, _follow_context)
+    for follow in (*follows, _follow_exchange, _follow_queues, _follow_num_gpus):
         changed, note = follow(layer, spec, choice)
         if changed:
             layer = merge(layer, changed)
@@ -201,6 +201,18 @@ def _follow_stages(layer: Layer, spec: ExperimentSpec, _choice: Choice) -> _Foll
 
 def _options(layer: Layer, paths: list[str]) -> str:
     return " ".join(f"{layer[path].source} {layer[path].value or 'none'}" for path in paths)
+
+
+def _follow_vp(layer: Layer, spec: ExperimentSpec, _choice: Choice) -> _Followed:
+    """Set the virtual size that megatron-core reads from a layout; drop the point's where -pp 1 leaves one stage."""
+    p, pp = spec.parallelism, spec.parallelism.pipeline_model_parallel_size
+    is_dropped = pp == 1 and _given(layer, _PP) and not _given(layer, _VP)
+    vp = 1 if is_dropped else p.num_virtual_stages if layout_problem(spec.model, p) else num_virtual_stages(p)
+    if vp == p.num_virtual_stages:
+        return {}, ""
+    source = layer[_PP if _given(layer, _PP) else _LAYOUT].source
+    why = f"without VP {p.num_virtual_stages}" if is_dropped else f"{pp * vp} chunks, so VP {vp} (-vp sets it)"
+    return {_VP: Setting(None if is_dropped else vp, source)}, f"{LAID_OUT} on PP {pp}: {why}" * _given(layer, _PP)
 
 
 def _follow_alignment(layer: Layer, spec: ExperimentSpec, _choice: Choice) -> _Followed:

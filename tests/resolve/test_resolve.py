@@ -176,6 +176,16 @@ def test_fewer_layers_keep_the_leading_dense_ones_and_drop_the_pipeline_layout()
 
 
 @pytest.mark.parametrize(
+    ("gpu", "pp", "vp", "is_said"),
+    [("b200", 8, 2, True), ("b200", 16, None, False), ("h100", 8, 4, False), ("h100", 1, None, True)],
+)
+def test_a_job_has_the_virtual_size_of_its_layout_and_none_on_one_stage(gpu, pp, vp, is_said):
+    resolved = resolve(Request(model_recipe_name="deepseek_v3", gpu=gpu, pipeline_model_parallel_size=pp))
+    assert resolved.spec.parallelism.virtual_pipeline_model_parallel_size == vp
+    assert any(f"PP {pp}" in note for note in resolved.notes) == is_said
+
+
+@pytest.mark.parametrize(
     ("recipe", "options", "layout", "aligned"),
     [
         ("llama3_70b", {"pipeline_model_parallel_size": 8}, "Et*2|", True),
