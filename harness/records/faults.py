@@ -107,9 +107,7 @@ def _wrong_value(place: _Place, details: list[ErrorDetails]) -> Fault:
     if kind in ("literal_error", "union_tag_invalid"):
         expected: str = ctx["expected"] if "expected" in ctx else ctx["expected_tags"]
         near = nearest(str(place.value), [word.strip("'") for word in expected.replace(" or ", ", ").split(", ")])
-        if near.startswith("did you mean"):
-            return Fault(place.keys, f"no such value {place.value!r}", near)
-        message, remedy = f"must be {expected}", TYPES
+        message, remedy = f"must be {expected}", near if near.startswith("did you mean") else TYPES
     else:
         phrases = [_PHRASES.get(each["type"], (_own_words(each), TYPES)) for each in details]
         message = " or ".join(dict.fromkeys(phrase for phrase, _ in phrases)).replace(" or must be ", " or ")
