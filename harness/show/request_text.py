@@ -178,11 +178,14 @@ def _leaves(value: object, path: str = "") -> Iterable[tuple[str, object]]:
 
 
 _TOLD = (ASSUMED, NO_EFFECT, LAID_OUT)
+_LETTERS = "; E: embedding, t: transformer layer, m: MTP layer, L: loss"
 
 
 def assumed_lines(notes: Sequence[str]) -> list[Line]:
     """Return those of ``notes`` that name assumed values, or what was asked for and has no effect."""
-    return [Line(sentence(note), "dim", hang=2) for note in notes if note.startswith(_TOLD)]
+    told = (note for note in notes if note.startswith(_TOLD))
+    texts = (note + _LETTERS * (note.startswith(LAID_OUT) and "|" in note) for note in told)
+    return [Line(sentence(text), "dim", hang=2) for text in texts]
 
 
 def other_notes(notes: Sequence[str]) -> Iterator[str]:
