@@ -95,7 +95,8 @@ def test_a_wrong_request_is_a_json_document_when_json_is_asked_for(mbr_perf):
     answer = mbr_perf("recipes", "show", "llama3_8bb", "--json")
     assert answer.code == 2
     document = json.loads(answer.out)
-    assert (list(document), document["exit_code"]) == (["schema_version", "error", "remedy", "exit_code"], 2)
+    assert list(document) == ["schema_version", "error", "remedy", "legal_with", "exit_code"]
+    assert (document["legal_with"], document["exit_code"]) == ([], 2)
     assert "'llama3_8bb'" in document["error"] and "'llama3_8b'" in document["remedy"]
     assert answer.err == f"error: {document['error']}\n  {document['remedy']}\n"
 

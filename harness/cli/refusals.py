@@ -19,12 +19,14 @@ _LONG_WORD = re.compile(r"(\S{40})\S{960,}")  # typed text: no useful name or pa
 def tell(error: HarnessError, arguments: Sequence[str]) -> None:
     """Messages quote what was typed, which logs of CI keep: without what looks like a secret."""
     found = [_with_commands(each, arguments) for each in error.problems] if isinstance(error, BadRequestError) else []
+    choices = error.problems[-1].choices if isinstance(error, BadRequestError) else ()
     error = ManyProblemsError(found) if len(found) > 1 else [error, *found][-1]
     if "--json" in arguments:
         document = {
             "schema_version": 1,
             "error": redact_shapes(error.message),
             "remedy": redact_shapes(error.remedy),
+            "legal_with": [*choices[0]] if len(choices) == 1 else [],
             "exit_code": int(error.exit_code),
         }
         print(json.dumps(document, indent=2))

@@ -43,6 +43,7 @@ class ErrorDocument(Document):
 
     error: str
     remedy: str
+    legal_with: tuple[str, ...]
     exit_code: int
 
 

@@ -170,6 +170,7 @@ def test_one_command_avoids_all_rules_that_refuse_a_point(mbr_perf):
     assert [line[7:10] for line in refused.err.splitlines() if line.startswith("error: ")] == ["G18", "G27"]
     cure = json.loads(mbr_perf("check", *REFUSED, "--no_megatron", "--json").out)["legal_with"]
     assert named(refused) == ["plan", *REFUSED, *cure]
+    assert json.loads(mbr_perf("plan", *REFUSED, "--json").out)["legal_with"] == cure
     assert named(mbr_perf("plan", *REFUSED, "--search")) == ["plan", *REFUSED, "--search", *cure]
     assert mbr_perf("check", *REFUSED, "--no_megatron", *cure).code == 0
 
