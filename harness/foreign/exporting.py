@@ -48,7 +48,7 @@ def exported(spec: ExperimentSpec, form: str, notes: Words = (), sources: Mappin
     if form in _HEADINGS:
         own = [path for path in _OF_TRAINING if (sources or {}).get(path) == "default"]
         words, remarks = as_bridge(spec, without=own) if form == "bridge" else as_megatron(spec, without=own)
-        return _to_paste(form, words, (*remarks, *notes), _HEADINGS[form])
+        return _to_paste(form, words, (*notes, *remarks), _HEADINGS[form])
     if form == "yaml":
         source = f"mbr-perf recipes export, {spec.slug}"
         return Written(form, (), notes, recipe_text(spec, title=spec.recipe, source=source, heading="\n".join(notes)))
@@ -108,6 +108,7 @@ class ToPaste:
 _SIZES = ("parallelism.tensor_model_parallel_size", "parallelism.pipeline_model_parallel_size",
           "parallelism.virtual_pipeline_model_parallel_size", "parallelism.context_parallel_size",
           "parallelism.sequence_parallel", "batch.micro_batch_size", "batch.global_batch_size")  # fmt: skip
+_CP_COMM = "parallelism.cp_comm_type"  # the writers leave it out where CP is 1
 _OF_EXPERTS = ("parallelism.expert_model_parallel_size", "parallelism.expert_tensor_parallel_size")
 
 
@@ -119,7 +120,8 @@ def to_paste(spec: ExperimentSpec, base: ExperimentSpec, *, with_sizes: bool = F
     """
     if spec.recompute.granularity == "planned":
         return ToPaste("", "", ())
-    sizes = () if not with_sizes else _SIZES + _OF_EXPERTS if spec.model.moe else _SIZES
+    sizes: tuple[str, ...] = () if not with_sizes else _SIZES + _OF_EXPERTS if spec.model.moe else _SIZES
+    sizes += (_CP_COMM,) * (bool(sizes) and at_path(spec, _CP_COMM) != "p2p")
     paths = dict.fromkeys(
         ("recompute", *sizes, *(path for path in _changed(spec, base) if path not in {*IDENTITY, "env"}))
     )

@@ -100,19 +100,23 @@ class ExportOptions:
 def export_point(asked: ExperimentOptions, how: ExportOptions) -> None:
     """Print a point, or any job, as overrides of Megatron-Bridge, arguments of Megatron-LM, or a recipe file.
 
-    Takes the options of `mbr-perf check`: `--recompute mlp` exports the point with that setting.
+    Takes the options of `mbr-perf check`: `--recompute mlp` exports the point with that setting. A job that a rule of
+    megatron-core 0.16.1 refuses is exported with a warning, because another release may accept it.
     """
     from harness.cli.requests import experiment_request, require_job
     from harness.foreign.exporting import exported
-    from harness.recipes.rows import ExportedDocument
+    from harness.recipes.rows import ExportedDocument, refusals_of
     from harness.resolve.resolve import on_gpu_point, resolve
-    from harness.show.page import Code, Page
+    from harness.show.page import Code, Line, Page
+    from harness.show.terminal import narrate
 
     request = experiment_request(asked)
     require_job(request)
     request = request if request.gpu else on_gpu_point(request)[0]
     job = resolve(request)
-    written = exported(job.spec, how.form, tuple(job.notes), job.sources)
+    refused = [f"refused by rule {each.id}: {each.message}" for each in refusals_of(job.spec)]
+    narrate(*(Line(f"warning: {each}", "failed", hang=2) for each in refused))
+    written = exported(job.spec, how.form, (*refused, *job.notes), job.sources)
     document = ExportedDocument(form=written.form, words=written.words, remarks=written.remarks, text=written.text)
     answer(lambda: document, lambda: Page((Code(written.text.rstrip()),)), as_json=how.as_json)
 

@@ -122,10 +122,13 @@ def refusals(recipe: Recipe, point: OperatingPoint) -> list[Finding]:
 
     The rules are those of megatron-core 0.16.1: another release may accept the point.
     """
-    if point.key.inconsistent:
-        return []
+    return [] if point.key.inconsistent else refusals_of(resolve_point(recipe, point))
+
+
+def refusals_of(spec: ExperimentSpec) -> list[Finding]:
+    """Do as :func:`refusals`, for any job."""
     software = Software(megatron_core=ASSUMED_MEGATRON_CORE, transformer_engine=ASSUMED_TRANSFORMER_ENGINE)
-    return [finding for finding in check(resolve_point(recipe, point), software) if finding.blocks]
+    return [finding for finding in check(spec, software) if finding.blocks]
 
 
 def parameter_count(spec: ExperimentSpec) -> int:

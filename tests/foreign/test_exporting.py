@@ -250,6 +250,13 @@ def test_a_recommendation_has_every_setting_that_differs_and_the_sizes_of_a_layo
     assert {"model.tensor_model_parallel_size=4", "model.context_parallel_size=1"} <= set(sizes.bridge.split())
 
 
+@pytest.mark.parametrize(("cp", "kind", "is_said"), [(2, "a2a", True), (2, "p2p", False), (1, "a2a", False)])
+def test_the_sizes_of_a_layout_name_how_context_parallelism_shares_attention(cp, kind, is_said):
+    job = small_spec(parallelism={"context_parallel_size": cp, "cp_comm_type": kind})
+    found = to_paste(job, job, with_sizes=True)
+    assert ("--cp-comm-type a2a" in found.megatron_lm, "model.cp_comm_type=a2a" in found.bridge) == (is_said, is_said)
+
+
 @pytest.mark.parametrize("form", ["bridge", "megatron-lm", "yaml"])
 def test_what_the_reader_of_a_job_noted_is_a_comment_of_its_export(mbr_perf, tmp_path, form):
     """Here: an argument that no setting stands for."""
@@ -294,6 +301,13 @@ def test_the_command_prints_what_can_be_pasted(mbr_perf):
         "recipes", "export", "llama3_8b", "-g", "h100", "-c", "bf16", "-ng", "8", "--as", "yaml", "--json"
     )
     assert json.loads(chosen.out)["text"].startswith("name: llama3_8b\n")
+
+
+@pytest.mark.parametrize("form", ["bridge", "megatron-lm", "yaml"])
+def test_an_export_warns_of_a_job_that_a_rule_refuses(mbr_perf, form):
+    answer = mbr_perf("recipes", "export", "deepseek_v3", "-g", "h100", "-pp", "16", "--as", form)
+    first = [line for line in answer.out.splitlines()[:2] if line.startswith("# ") and "P08" in line]
+    assert (answer.code, "P08" in answer.err, len(first)) == (0, True, 1)
 
 
 @pytest.mark.parametrize(
