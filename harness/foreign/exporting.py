@@ -108,20 +108,19 @@ class ToPaste:
 _SIZES = ("parallelism.tensor_model_parallel_size", "parallelism.pipeline_model_parallel_size",
           "parallelism.virtual_pipeline_model_parallel_size", "parallelism.context_parallel_size",
           "parallelism.sequence_parallel", "batch.micro_batch_size", "batch.global_batch_size")  # fmt: skip
-_CP_COMM = "parallelism.cp_comm_type"  # the writers leave it out where CP is 1
 _OF_EXPERTS = ("parallelism.expert_model_parallel_size", "parallelism.expert_tensor_parallel_size")
 
 
 def to_paste(spec: ExperimentSpec, base: ExperimentSpec, *, with_sizes: bool = False) -> ToPaste:
     """Return the recompute of ``spec`` with every other setting that differs from ``base``, the job without the advice.
 
-    ``with_sizes``: also the parallel sizes and the micro-batch, whether or not they differ, because the layouts of a
+    Also `cp_comm_type` other than p2p. ``with_sizes``: also the parallel sizes and the micro-batch: the layouts of a
     plan need not include the job's own. Nothing for recompute by layer, for which both programs have no words.
     """
     if spec.recompute.granularity == "planned":
         return ToPaste("", "", ())
     sizes: tuple[str, ...] = () if not with_sizes else _SIZES + _OF_EXPERTS if spec.model.moe else _SIZES
-    sizes += (_CP_COMM,) * (bool(sizes) and at_path(spec, _CP_COMM) != "p2p")
+    sizes += ("parallelism.cp_comm_type",) * (spec.parallelism.cp_comm_type != "p2p")  # both leave it out if CP is 1
     paths = dict.fromkeys(
         ("recompute", *sizes, *(path for path in _changed(spec, base) if path not in {*IDENTITY, "env"}))
     )

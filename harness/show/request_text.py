@@ -183,9 +183,8 @@ _LETTERS = "; E: embedding, t: transformer layer, m: MTP layer, L: loss"
 
 def assumed_lines(notes: Sequence[str]) -> list[Line]:
     """Return those of ``notes`` that name assumed values, or what was asked for and has no effect."""
-    told = (note for note in notes if note.startswith(_TOLD))
-    texts = (note + _LETTERS * (note.startswith(LAID_OUT) and "|" in note) for note in told)
-    return [Line(sentence(text), "dim", hang=2) for text in texts]
+    told = (note + _LETTERS * (note.startswith(LAID_OUT) and "|" in note) for note in notes if note.startswith(_TOLD))
+    return [Line(sentence(text), "dim", hang=2) for text in told]
 
 
 def other_notes(notes: Sequence[str]) -> Iterator[str]:
