@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 
-from harness.errors import BadRequestError, os_errors_reported, raise_all
+from harness.errors import BadRequestError, nearest, os_errors_reported, raise_all
 from harness.experiment.effective import NO_SOFTWARE
+from harness.experiment.gpu import GPUS
 from harness.experiment.software import Software
 from harness.judge import readings
 from harness.judge.derive import derive
@@ -123,7 +124,11 @@ def _read_probe(path: str) -> Probe:
     if kinds or "constants" not in keys:
         what = (*kinds, "JSON of another kind" if keys else "empty")[0]
         raise BadRequestError(f"--calibrate {path}: {what}, not a file of mbr-perf probe", remedy=_WANTED)
-    return read_document(Path(path), Probe)
+    found = read_document(Path(path), Probe)
+    if found.gpu not in GPUS:
+        fix = f"{nearest(found.gpu, GPUS)}; a file of a newer mbr-perf needs that version"
+        raise BadRequestError(f"--calibrate {path}: gpu {found.gpu!r}: no such GPU type", remedy=fix)
+    return found
 
 
 def _one_gpu(records: Sequence[RunRecord], probe: Probe | None) -> str:

@@ -180,3 +180,8 @@ def test_all_references_that_name_no_run_are_reported_at_once(host, tmp_path):
     (tmp_path / "empty").mkdir()
     asked = CalibrationRequest((str(tmp_path / "empty"), str(tmp_path / "nowhere")))
     refused(lambda: calibrate(asked, host), "empty: no record.json", "nowhere", num=None)
+
+
+def test_a_probe_of_an_unknown_gpu_type_is_a_wrong_request(host, tmp_path):
+    (path := tmp_path / "probe.json").write_text('{"gpu": "h999", "device": "H999", "constants": {"gemm_bf16": 0.8}}')
+    refused(lambda: calibrate(CalibrationRequest((str(path),)), host), f"{path}: gpu 'h999'")
