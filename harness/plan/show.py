@@ -61,6 +61,7 @@ COLUMNS = ("peak", "usable", "step", "cost", "range", "tflops", "fits", "reserve
 _PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "transient", "overhead")
 MOST_ROWS, _ROWS_APART = 6, 10 * GIB
 _MOST_NAMED = 8
+SAME = "="
 _LEGEND = (
     "*: recommended; Usable: what torch's allocator needs, as a share of what it may use; Reserved: by torch's "
     "allocator; Fits: the least that it can do with; Device: predicted memory in use on the GPU; Cost: compared with "
@@ -93,8 +94,11 @@ def plan_page(
     facts = request_facts(plan.spec, without=("Recompute",))
     best = None if is_beaten else plan.cure or plan.recommended
     advised, in_detail = ((GAP,), ()) if is_beaten else _advised(plan, whose)
+    same = set() if is_beaten or plan.cure else {row.text for row in plan.same_time}
     whose_of = {own: "recipe's", plan.spec.recompute.text: "asked" if whose == "your" else whose.removeprefix("the ")}
-    shown = [Shown(_name(row, best, whose_of), row, plan.limits, row.overhead) for row in rows]
+    shown = [
+        Shown(_name(row, best, whose_of, is_same=row.text in same), row, plan.limits, row.overhead) for row in rows
+    ]
     if best and best is plan.cure:
         shown.insert(0, Shown(f"{best.text}, expandable *", best, plan.limits, best.overhead))
     return Page(
@@ -239,9 +243,9 @@ def _parts(rows: Sequence[Row], unit: str) -> Section:
     return Section(title, (tabled(rows, [(Column("Recompute"), lambda row: row.label), *columns, where]),), folded=True)
 
 
-def _name(row: Row, best: Row | None, whose_of: dict[str, str]) -> str:
+def _name(row: Row, best: Row | None, whose_of: dict[str, str], *, is_same: bool) -> str:
     whose = f" ({whose_of[row.text]})" if row.text in whose_of else ""
-    return row.label + " *" * (row is best) + whose
+    return row.label + " *" * (row is best) + f" {SAME}" * is_same + whose
 
 
 def limit_lines(plan: Plan, notes: Sequence[str]) -> list[Line]:
@@ -263,7 +267,7 @@ def _marks(plan: Plan, *, in_full: bool) -> Iterator[str]:
     predicted = [row.prediction for row in plan.rows if row.prediction]
     yield _LEGEND
     if same := same_time_text(plan):
-        yield sentence(same)
+        yield f"{SAME}: {same}"
     yield from dict.fromkeys(found.range_basis for found in predicted)
     if plan.limits.needs.outside_bytes:
         yield allocator_note(plan, with_late=in_full)

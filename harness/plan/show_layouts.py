@@ -9,7 +9,7 @@ from harness.plan.answer import answer_of, size_unit
 from harness.plan.request import PlanRequest
 from harness.plan.run import Layout, Planned, Unplanned
 from harness.plan.searched import NUM_BEST, SLOWEST, Searched, Tried, command
-from harness.plan.show import MOST_ROWS, Shown, assumptions, limit_lines, pasted, setting_table
+from harness.plan.show import MOST_ROWS, SAME, Shown, assumptions, limit_lines, pasted, setting_table
 from harness.predict.advice import WITHOUT_GRAPHS, asked_text, why_none
 from harness.predict.layouts import Sizes
 from harness.predict.ranges import ratio_error
@@ -20,8 +20,6 @@ from harness.show.page import GAP, Block, Code, Details, Line, Page, Section, Sp
 from harness.show.progress import Counting
 from harness.show.request_text import export_lines, other_notes, request_facts, stop_lines, stop_words
 from harness.units import counted, format_bytes, format_seconds, sentence
-
-SAME = "="
 
 
 def layouts_page(planned: Planned, whose: str = "the recipe's") -> Page:

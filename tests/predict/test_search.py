@@ -193,9 +193,14 @@ def test_settings_whose_times_cannot_be_told_apart_are_one_group_and_memory_deci
 
 
 def test_a_difference_beyond_the_error_of_both_costs_is_advice(planned):
-    apart = cost_error().between(0.2, 0.24)
+    apart = cost_error().share * (0.201 + 0.03)  # of the higher cost
     made = with_costs(planned(), {"mlp": (0.200, 50), "full:block:2": (0.201 + apart, 40)})
     assert (made.recommended.text, made.same_time, same_time_text(made)) == ("mlp", (), "")
+
+
+def test_a_setting_that_costs_more_by_its_own_error_is_not_recommended_for_half_a_gib(planned):
+    made = with_costs(planned(), {"mlp": (0.227, 41), "full:block:3": (0.263, 40)})
+    assert (made.recommended.text, made.same_time) == ("mlp", ())
 
 
 def test_more_of_the_same_recompute_is_certainly_slower(planned):
