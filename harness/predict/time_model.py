@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from math import exp, hypot, inf, log
+from math import inf
 from pathlib import Path
 from typing import NamedTuple, get_args
 
@@ -16,7 +16,7 @@ from harness.predict.experts import captured, expert_launch_s
 from harness.predict.model_states import Adam, state_bytes
 from harness.predict.optimizer_time import COPY, Exchange, optimizer_seconds, quantises_on_arrival
 from harness.predict.products import Widths, slowdown_of
-from harness.predict.ranges import ENOUGH_ROWS
+from harness.predict.ranges import ENOUGH_ROWS, borrowed
 from harness.predict.schedule import schedule_of
 from harness.records.trace import OpKind, Phase
 from harness.units import counted
@@ -134,12 +134,6 @@ def error_text(gpu: str, kind: str) -> str:
     return f"borrowed from {', '.join(steps)}: no {gpu} {kind} step is measured (see mbr-perf probe)"
 
 
-def borrowed(ends: tuple[float, float], transfer: tuple[float, float, int]) -> tuple[float, float]:
-    """Return a class's range on a type without such steps: errors' logarithms add as squares, 0.9 and 0.8: 0.781."""
-    low, high = (hypot(log(own), log(other)) for own, other in zip(ends, transfer[:2], strict=True))
-    return exp(-low), exp(high)
-
-
 def spread_of(kind: str, spreads: Mapping[str, tuple[float, float, int]]) -> tuple[float, float, int]:
     """Return how far the seconds of a class of steps go, low and high, and the number of rows that say so.
 
@@ -209,18 +203,25 @@ def step_time(
     """Return the time of ``stages[pp_rank][vp_stage]``; for GPUs only.
 
     ``efficiency``, from ``origin``: None for the GPU's own. ``spread``: by which share a step may take more or less, if
-    known; else residuals of steps of its class give the range. ``adam`` as in `model_states.adam_of`.
+    known; else residuals of steps of its class give the range. Constants that do not decide a step narrow no range.
+    ``adam`` as in `model_states.adam_of`.
     """
-    likely = Clock(spec, efficiency or typical(spec.gpu), adam).step(stages)
-    low, high, _ = spread_of(kind_of_step(spec, likely), fitted().spreads)
-    if efficiency in (None, typical(spec.gpu)):
-        kind = kind_of_error(spec, likely)
-        origin = error_text(spec.gpu, kind)
-        if (spec.gpu, kind) not in sources_of(spec.gpu, kind):
-            low, high = borrowed((low, high), fitted().transfer)
+    own, efficiency = typical(spec.gpu), efficiency or typical(spec.gpu)
+    likely = Clock(spec, efficiency, adam).step(stages)
+    kind, (low, high, _) = kind_of_error(spec, likely), spread_of(kind_of_step(spec, likely), fitted().spreads)
+    measured = {name for name, value in vars(efficiency).items() if value != getattr(own, name)}
+    decided = measured >= {_RATE[spec.precision.peak], *(("launch_s", "call_s") if likely.host_bound else ())}
+    if not decided and (spec.gpu, kind) not in sources_of(spec.gpu, kind):
+        low, high = borrowed((low, high), fitted().transfer)
     if spread is not None:
-        low, high = 1 / (1 + spread), 1 + spread
+        ends = 1 / (1 + spread), 1 + spread
+        low, high = ends if decided else (min(low, ends[0]), max(high, ends[1]))
+    origin = error_text(spec.gpu, kind) + (f"; {origin}" if measured else "")
     return replace(likely, low=min(1.0, low), high=max(1.0, high), origin=origin)
+
+
+# What products of a step's highest precision take; no probe measures FP4.
+_RATE = {"fp32": "gemm_bf16", "bf16": "gemm_bf16", "fp8": "gemm_low_precision", "fp4": "fp4_of_fp8"}
 
 
 class _Passes(NamedTuple):

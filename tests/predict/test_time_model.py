@@ -207,3 +207,16 @@ def test_states_in_host_memory_cost_an_update_there_and_copies_each_way(spec_of,
 def test_muon_multiplies_squares_of_the_shorter_side(spec_of):
     spec = alone(spec_of, optimizer={"optimizer": "muon", "use_distributed_optimizer": False})
     assert muon_flops(spec, (2.0, 0.0)) == 2 * 5 * 3 * 2 * spec.model.hidden_size
+
+
+@pytest.mark.parametrize(("measured", "narrows"), [
+    ({"gemm_bf16": 0.7}, False), ({"gemm_low_precision": 0.7}, True), ({"memory": 0.9}, False),
+])  # fmt: skip
+def test_only_the_rate_of_a_steps_own_precision_narrows_a_borrowed_range(spec_of, measured, narrows):
+    spec = alone(spec_of, gpu="b200", compute_dtype="fp8_cs")
+    work = ((chunk(op(dtype="fp8", flops=10**17)),),)
+    known = replace(typical("b200"), **measured)
+    before, after = step_time(spec, work), step_time(spec, work, known, spread=0.05, origin="a probe")
+    assert "borrowed from" in before.origin
+    assert after.origin == f"{before.origin}; a probe"
+    assert (after.low > before.low, after.high < before.high) == (narrows, narrows)
