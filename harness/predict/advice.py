@@ -9,6 +9,7 @@ from harness.launch.environment_rows import EXPANDABLE_SEGMENTS
 from harness.predict.allocator_settings import asked_settings
 from harness.predict.draws import NUM_DRAWS
 from harness.predict.prediction import Prediction
+from harness.predict.assumptions import WIDENED_MOMENTS
 from harness.predict.ranges import cost_error
 from harness.predict.reserved import not_composed
 from harness.predict.search import SAME_COST, Plan, Row, cost_of, recommended
@@ -48,18 +49,19 @@ class Advice:
 
 
 def module_worths(plan: Plan) -> tuple[ModuleWorth, ...]:
-    """Return the worth of each single module, the cheapest per freed byte first."""
+    """Return the worth of each single module, the cheapest per byte of the peak; of the need, with graphs' pools."""
     control = plan.control
     if control is None or control.prediction is None:
         return ()
-    worths = []
+    worths, is_captured = [], plan.spec.cuda_graph.impl != "none"
     for row in plan.rows:
         policy = row.candidate.spec.recompute
         if row.prediction is None or not isinstance(policy, SelectiveRecompute) or len(policy.modules) > 1:
             continue
         now, before = row.prediction, control.prediction
         extra = now.time.likely_s - before.time.likely_s if now.time and before.time else None
-        saved = before.peak_bytes - now.peak_bytes
+        sizes = (each.fits[1] if is_captured else each.peak_bytes for each in (before, now))
+        saved = next(sizes) - next(sizes)
         worths.append(ModuleWorth(row.text, saved, extra, now.recompute_flops - before.recompute_flops))
     return tuple(sorted(worths, key=lambda worth: worth.price))
 
@@ -325,10 +327,15 @@ def _without_graphs(plan: Plan, row: Row) -> Row:
 
 def _parallelism(plan: Plan) -> Advice:
     predicted = [row.prediction for row in plan.rows if row.prediction]
-    floor = max(min(predicted, key=lambda p: p.peak_bytes).stages, key=lambda stage: stage.peaks["optimizer step"])
+    least = min(predicted, key=lambda found: found.peak_bytes)
+    floor = max(least.stages, key=lambda stage: stage.peaks["optimizer step"])
     budget = plan.limits.budget_bytes or 0
-    if floor.peaks["optimizer step"] > budget:
-        why = f"the optimizer step of stage {floor.pp_rank} alone exceeds the memory, and recompute does not lower it"
+    if (size := floor.peaks["optimizer step"]) > budget or least.worst.peak == "optimizer step":
+        how = "alone exceeds the memory" if size > budget else f"is the peak, {format_bytes(size)}"
+        why = f"the optimizer step of stage {floor.pp_rank} {how}, and recompute does not lower it"
+        if WIDENED_MOMENTS in least.assumptions:
+            why += "; transformer-engine 2.13 lowers it (--assume transformer-engine=2.13 plans it); else"
+            return Advice("parallelism", f"{why} {_SPREAD}", settles=False)
     elif plan.too_dear is not None:
         why = f"settings that fit cost more than {_allowed(plan)}: raise the limit, or use"
         return Advice("parallelism", f"{why} {_SPREAD}", settles=False)
