@@ -107,7 +107,7 @@ def plan_page(
             *limit_lines(plan, notes),
             *advised,
             *export_lines(notes),
-            Details(len(predicted) - len(rows), "setting", option="--all"),
+            Details(len(predicted) - len(rows), "more setting", option="--all"),
             Details(len(facts.rows), "fact", (facts,)),
             details("note", [*other_notes(notes), *_marks(plan, in_full=in_full), *_left_out(plan)]),
             Details(1, "table", (_parts(rows, unit),)),

@@ -7,9 +7,9 @@ from typing import Literal
 from harness.experiment.recompute import FullRecompute, SelectiveRecompute, canonical_text
 from harness.launch.environment_rows import EXPANDABLE_SEGMENTS
 from harness.predict.allocator_settings import asked_settings
+from harness.predict.assumptions import WIDENED_MOMENTS
 from harness.predict.draws import NUM_DRAWS
 from harness.predict.prediction import Prediction
-from harness.predict.assumptions import WIDENED_MOMENTS
 from harness.predict.ranges import cost_error
 from harness.predict.reserved import not_composed
 from harness.predict.search import SAME_COST, Plan, Row, cost_of, recommended
@@ -330,18 +330,19 @@ def _parallelism(plan: Plan) -> Advice:
     least = min(predicted, key=lambda found: found.peak_bytes)
     floor = max(least.stages, key=lambda stage: stage.peaks["optimizer step"])
     budget = plan.limits.budget_bytes or 0
+    offloaded = "another number of offloaded layers (-ol), " * bool(plan.spec.offload.cpu_offloading_num_layers)
     if (size := floor.peaks["optimizer step"]) > budget or least.worst.peak == "optimizer step":
         how = "alone exceeds the memory" if size > budget else f"is the peak, {format_bytes(size)}"
         why = f"the optimizer step of stage {floor.pp_rank} {how}, and recompute does not lower it"
         if WIDENED_MOMENTS in least.assumptions:
             why += "; transformer-engine 2.13 lowers it (--assume transformer-engine=2.13 plans it); else"
-            return Advice("parallelism", f"{why} {_SPREAD}", settles=False)
+            return Advice("parallelism", f"{why} {offloaded}{_SPREAD}", settles=False)
     elif plan.too_dear is not None:
         why = f"settings that fit cost more than {_allowed(plan)}: raise the limit, or use"
-        return Advice("parallelism", f"{why} {_SPREAD}", settles=False)
+        return Advice("parallelism", f"{why} {offloaded}{_SPREAD}", settles=False)
     else:
         why = "activations are too large for this layout"
-    return Advice("parallelism", f"{why}: {_SPREAD}", settles=False)
+    return Advice("parallelism", f"{why}: {offloaded}{_SPREAD}", settles=False)
 
 
 # Peaks that no table shows apart: a thousandth, at most 50 MB.

@@ -194,5 +194,8 @@ def other_notes(notes: Sequence[str]) -> Iterator[str]:
 
 def request_words(spec: ExperimentSpec) -> str:
     """Return the recipe, GPUs, layout and recompute in one line."""
-    words = (spec.compute_dtype, _gpus(spec), _parallelism(spec), f"recompute {shown_setting(spec.recompute.text)}")
+    layers, modules = spec.offload.cpu_offloading_num_layers, ", ".join(spec.offload.offload_modules)
+    words = [spec.compute_dtype, _gpus(spec), _parallelism(spec)]
+    words += ["Megatron-FSDP"] * spec.ddp.use_megatron_fsdp + [f"{counted(layers, 'layer')} offloaded"] * bool(layers)
+    words += [f"{modules} offloaded"] * bool(modules) + [f"recompute {shown_setting(spec.recompute.text)}"]
     return f"{spec.recipe} {spec.task}, {', '.join(words)}"

@@ -5,12 +5,14 @@ from dataclasses import replace
 
 import pytest
 
+from harness.experiment.experiment import CudaGraphSpec
 from harness.experiment.recompute import parse_recompute, runs_again
 from harness.experiment.rules.check import check
 from harness.experiment.software import Software
 from harness.predict.advice import (
     advice,
     asked_text,
+    module_worths,
     riskier_text,
     safe_instead,
     same_time_text,
@@ -201,6 +203,12 @@ def test_a_difference_beyond_the_error_of_both_costs_is_advice(planned):
 def test_a_setting_that_costs_more_by_its_own_error_is_not_recommended_for_half_a_gib(planned):
     made = with_costs(planned(), {"mlp": (0.227, 41), "full:block:3": (0.263, 40)})
     assert (made.recommended.text, made.same_time) == ("mlp", ())
+
+
+def test_with_cuda_graphs_a_module_is_priced_by_the_need_that_falls(planned):
+    made = with_costs(planned(), {"none": (0.0, 50), "mlp": (0.2, 40)})
+    graphs = made.spec.model_copy(update={"cuda_graph": CudaGraphSpec(impl="transformer_engine")})
+    assert [worth.saved_bytes for worth in module_worths(replace(made, spec=graphs))] == [10 * 10**9]
 
 
 def test_more_of_the_same_recompute_is_certainly_slower(planned):
