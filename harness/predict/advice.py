@@ -60,8 +60,7 @@ def module_worths(plan: Plan) -> tuple[ModuleWorth, ...]:
             continue
         now, before = row.prediction, control.prediction
         extra = now.time.likely_s - before.time.likely_s if now.time and before.time else None
-        sizes = (each.fits[1] if is_captured else each.peak_bytes for each in (before, now))
-        saved = next(sizes) - next(sizes)
+        saved = before.fits[1] - now.fits[1] if is_captured else before.peak_bytes - now.peak_bytes
         worths.append(ModuleWorth(row.text, saved, extra, now.recompute_flops - before.recompute_flops))
     return tuple(sorted(worths, key=lambda worth: worth.price))
 
@@ -335,8 +334,7 @@ def _parallelism(plan: Plan) -> Advice:
         how = "alone exceeds the memory" if size > budget else f"is the peak, {format_bytes(size)}"
         why = f"the optimizer step of stage {floor.pp_rank} {how}, and recompute does not lower it"
         if WIDENED_MOMENTS in least.assumptions:
-            why += "; transformer-engine 2.13 lowers it (--assume transformer-engine=2.13 plans it); else"
-            return Advice("parallelism", f"{why} {offloaded}{_SPREAD}", settles=False)
+            why += " (transformer-engine 2.13 does: plan it with --assume transformer-engine=2.13)"
     elif plan.too_dear is not None:
         why = f"settings that fit cost more than {_allowed(plan)}: raise the limit, or use"
         return Advice("parallelism", f"{why} {offloaded}{_SPREAD}", settles=False)
