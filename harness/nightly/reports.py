@@ -57,7 +57,9 @@ def _obstacle(path: Path, *, is_folder: bool) -> str:
 
 def delete_earlier(outputs: Outputs) -> None:
     """Delete the JUnit file of an earlier night: after a kill, CI would take it for the result of tonight."""
-    if outputs.junit and outputs.junit.is_file():
+    if outputs.junit and outputs.junit.is_symlink() and outputs.junit.is_file():
+        outputs.junit.write_text("")
+    elif outputs.junit and outputs.junit.is_file():
         outputs.junit.unlink()
 
 
@@ -129,7 +131,10 @@ def _write_pages(verdict: NightVerdict, results: Path, folder: Path) -> None:
 
 def _write(verdict: NightVerdict, text: Callable[[NightVerdict], str], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, text(verdict))
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        path.write_text(text(verdict), encoding="utf-8")  # a rename would replace the link or the device
+    else:
+        write_atomically(path, text(verdict))
 
 
 def _written(jobs: Iterable[_Job]) -> Written:

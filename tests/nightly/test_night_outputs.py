@@ -76,6 +76,18 @@ def test_every_output_is_written_where_it_was_asked_for(nightly, tmp_path):
     assert [name for name in names if quote(name) not in index] == []
 
 
+def test_a_junit_file_that_is_a_link_stays_one(nightly, tmp_path):
+    target, link = tmp_path / "target.xml", tmp_path / "link.xml"
+    target.write_text("an earlier night")
+    link.symlink_to(target)
+    assert (nightly("--junit", link).code, link.is_symlink()) == (0, True)
+    assert Xml.parse(target).getroot().get("tests") == "1"
+    full = tmp_path / "full.xml"
+    full.symlink_to("/dev/full")
+    answer = nightly("--junit", full)
+    assert (answer.code, full.is_symlink(), "No space left" in answer.err) == (0, True, True)
+
+
 def test_a_night_that_breaks_off_leaves_no_junit_file_of_an_earlier_night(nightly, mbr_perf, tmp_path):
     night_dir = Path(json.loads(nightly("--junit", tmp_path / "junit.xml", "--json").out)["night_dir"])
     shutil.rmtree(night_dir / "cases" / "good")
