@@ -187,11 +187,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         try:
             _answer(arguments)
         except SystemExit as end:
-            # The reports of a batch hold its verdict; of other commands, only stdout does.
-            if end.code or arguments[:1] in (["sweep"], ["nightly"], ["bisect"]) or not lost.reason():
+            if not (fault := lost.reason()):
                 raise
-            print(f"error: stdout: {lost.reason()}: the answer is lost", file=sys.stderr)
-            sys.exit(int(ExitCode.RUN_FAILED))
+            print(f"error: stdout: {fault}: the answer is lost", file=sys.stderr)
+            # The reports of a batch hold its verdict; of other commands, only stdout does.
+            is_batch = arguments[:1] in (["sweep"], ["nightly"], ["bisect"])
+            has_reports = is_batch and not {"--dryrun", "--dry_run", "-d"}.intersection(arguments)
+            sys.exit(end.code if end.code or has_reports else int(ExitCode.RUN_FAILED))
 
 
 def _answer(arguments: Sequence[str]) -> None:

@@ -37,7 +37,8 @@ def test_an_answer_that_stdout_cannot_take_is_told_and_a_verdict_keeps_its_code(
     asked = (*RUN, "--results_dir", tmp_path / "results")
     listed = harness("recipes", "list", shell="> /dev/full")
     assert (listed.returncode, listed.stderr.startswith("error: stdout: No space left on device")) == (3, True)
-    assert harness(*asked, shell="> /dev/full").returncode == 3
+    for code, words in ((3, asked), (3, ("nightly", "cpu_smoke", "--dryrun"))):
+        assert harness(*words, shell="> /dev/full").returncode == code
     assert harness(*asked, "--require_golden", shell="> /dev/full").returncode == 6
     assert harness("plan", "nonsense", shell="> /dev/full").returncode == 2
     assert harness(*asked, shell="2> /dev/full").returncode == 0
