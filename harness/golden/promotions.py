@@ -17,7 +17,7 @@ from harness.launch.processes import life_of
 from harness.nightly.outcome import bad_end, case_runs, effective_runs, expectation
 from harness.nightly.values import CaseRun
 from harness.records.golden import GoldenRecord
-from harness.records.goldens import batch_path, promotion_path, read_golden
+from harness.records.goldens import batch_path, earlier_golden, promotion_path
 from harness.records.night import NightCase, NightData, night_of, read_night
 from harness.records.run import RunRecord
 from harness.records.store import record_path
@@ -142,7 +142,7 @@ def _prepared(candidate: Candidate, folder: Path, signature: Signature, together
     name, batch = (spec.gpu, spec.slug), spec.batch
     is_shared = any((other.gpu, other.slug) == name and other.batch != batch for other in together)
     path = batch_path(folder, spec) if is_shared else promotion_path(folder, spec)
-    before = read_golden(path) if path.is_file() else None
+    before = earlier_golden(path)
     try:
         golden = promote(
             candidate.records,
@@ -200,7 +200,7 @@ def _promotion(new: Prepared) -> Iterator[Block]:
     yield (
         differences_block(contrast(after, before).differences)
         if before
-        else "This is the first golden of these settings."
+        else "No golden of these settings could be read before."
     )
     yield listing(f"Accepted: {why}" for why in golden.overridden)
 

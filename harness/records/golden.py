@@ -58,8 +58,8 @@ class MeasuredOn(Frozen):
 class GoldenRecord(Frozen):
     """``results/golden/<gpu>/<slug>.json``. ``kind`` external: published elsewhere, with ``caveats``.
 
-    ``digest``: of the figures, see :func:`figures_digest`. Refused are a file whose figures were edited by hand,
-    and a measured golden without a digest.
+    ``digest``: see :func:`golden_digest`. Refused are a file that was edited by hand, and a golden of own runs without
+    a digest.
     ``window``: the steps [start, end) of ``max_steps`` that count. ``overridden``: reasons against the promotion that
     the author accepted.
     """
@@ -104,10 +104,10 @@ def _unsound(golden: GoldenRecord, *, is_from_file: bool) -> Iterator[tuple[Keys
         parse_recompute(golden.recompute)
     except ValueError as error:
         yield ("recompute",), str(error)
-    if golden.digest is None and golden.kind == "measured" and is_from_file:
-        yield ("digest",), "missing, so the figures may have been edited by hand: promote the runs again"
-    if golden.digest not in (None, figures_digest(golden)):
-        yield ("digest",), "the figures or their date were edited by hand: promote the runs again"
+    if golden.digest is None and _has_digest(golden) and is_from_file:
+        yield ("digest",), "missing, so the file may have been edited by hand: promote the runs again"
+    if golden.digest not in (None, golden_digest(golden)):
+        yield ("digest",), "the file was edited by hand: promote the runs again"
     try:
         if utc_time(golden.promoted_at) > datetime.now(UTC) + _WRONG_CLOCKS:
             yield ("promoted_at",), f"{golden.promoted_at} is in the future"
@@ -115,10 +115,17 @@ def _unsound(golden: GoldenRecord, *, is_from_file: bool) -> Iterator[tuple[Keys
         yield ("promoted_at",), f"{golden.promoted_at!r} is no ISO-8601 time"
 
 
-def figures_digest(golden: GoldenRecord) -> str:
-    """Return 16 hexadecimal digits of metrics, number of runs and date, which decide how strict a gate is."""
-    figures = golden.model_dump(mode="json", include={"metrics", "num_runs", "promoted_at"})
-    return hashlib.sha256(json.dumps(figures, sort_keys=True).encode()).hexdigest()[:16]
+def _has_digest(golden: GoldenRecord) -> bool:
+    return golden.kind == "measured" or bool(golden.run_ids)
+
+
+_ABOUT = {"schema_version", "digest", "promoted_by", "reason", "source", "caveats", "overridden", "night_id"}
+
+
+def golden_digest(golden: GoldenRecord) -> str:
+    """Return 16 hexadecimal digits of all that a verdict depends on: figures, settings, machine, runs and date."""
+    judged = golden.model_dump(mode="json", exclude=_ABOUT, exclude_defaults=True)
+    return hashlib.sha256(json.dumps(judged, sort_keys=True).encode()).hexdigest()[:16]
 
 
 _NO_SETTINGS = {"family", "gpus_per_node", "point_gpu", "recipes_dir"}  # sources have them, the identity does not
@@ -253,7 +260,7 @@ def _over(base: Mapping[str, object], stated: Mapping[str, object]) -> dict[str,
 
 def golden_text(golden: GoldenRecord) -> str:
     """Return the golden as text: fields in schema order; spec, versions and environment sorted by name."""
-    whole = golden.model_copy(update={"digest": figures_digest(golden)}) if golden.kind == "measured" else golden
+    whole = golden.model_copy(update={"digest": golden_digest(golden)}) if _has_digest(golden) else golden
     fields = {"schema_version": golden.schema_version} | whole.model_dump(mode="json", exclude_defaults=True)
     where = fields["measured_on"]
     for held, name in ((fields, "spec"), (where, "versions"), (where, "environment")):

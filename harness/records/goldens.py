@@ -52,7 +52,8 @@ def golden_path(folder: Path, spec: ExperimentSpec) -> Path:
 def promotion_path(folder: Path, spec: ExperimentSpec) -> Path:
     """Return where a golden is written: if the one of that name differs only in the batch, beside it."""
     path = golden_path(folder, spec)
-    different = setting_differences(read_golden(path), spec, spec.fingerprint) if path.is_file() else ()
+    before = earlier_golden(path)
+    different = setting_differences(before, spec, spec.fingerprint) if before else ()
     is_of_other_batch = bool(different) and all(each.name.startswith("batch.") for each in different)
     return batch_path(folder, spec) if is_of_other_batch else path
 
@@ -116,6 +117,14 @@ def read_golden(path: Path) -> GoldenRecord:
         if isinstance(error, ManyProblemsError) and any(problem.remedy for problem in error.problems):
             raise
         raise BadRequestError(error.message, remedy=MEND_GOLDEN) from error
+
+
+def earlier_golden(path: Path) -> GoldenRecord | None:
+    """Read the golden that a promotion replaces. None: there is none, or it is damaged."""
+    try:
+        return read_golden(path)
+    except BadRequestError:
+        return None
 
 
 _MARKS = ("kind", "recipe", "metrics", "promoted_at")

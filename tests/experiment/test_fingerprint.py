@@ -1,13 +1,12 @@
 """Fingerprints: a new field with a default changes none, every other value counts, and a changed default is noticed."""
 
-import json
 from pathlib import Path
 
 import pytest
 
 from harness.experiment.experiment import BridgeEngine, PeftSpec, TrainSpec
 from harness.experiment.model import LinearAttentionModel, YarnModel
-from harness.records.golden import GoldenRecord, golden_text, setting_differences, spec_like
+from harness.records.golden import GoldenRecord, setting_differences, spec_like
 
 ROOT = Path(__file__).parents[2]
 # Of the requests of conftest.py. Another value here means that goldens of users are no longer found.
@@ -55,10 +54,8 @@ def older(make_record, make_golden):
     """Return a golden from before `train` came, with changes to its spec."""
 
     def made(**changes) -> GoldenRecord:
-        document = json.loads(golden_text(make_golden(make_record(), {})))
-        del document["spec"]["train"]
-        document["spec"] |= changes
-        return GoldenRecord.model_validate_json(json.dumps(document))
+        spec = {key: value for key, value in make_record().spec.identity().items() if key != "train"}
+        return make_golden(make_record(), {}, spec=spec | changes)
 
     return made
 

@@ -100,6 +100,15 @@ def test_a_promotion_shows_before_after_and_what_changed_with_it(golden, run):
     assert ["driver_version", "550.54.15", "570.1"] in rows
 
 
+def test_a_damaged_golden_can_be_promoted_again(golden, run, tmp_path):
+    path = tmp_path / "golden" / f"{NAME}.json"
+    assert golden("promote", run("a"), "--reason", "first").code == 0
+    path.write_text(path.read_text().replace('"num_runs": 1', '"num_runs": 2'))
+    assert golden("show", path).code == 2
+    assert golden("promote", run("b"), "--reason", "again").code == 0
+    assert read_golden(path).reason == "again"
+
+
 def test_a_golden_contains_no_secret_of_reason_or_author(mbr_perf, run, tmp_path):
     folder = tmp_path / "golden"
     options = ("--reason", "as in https://me:hunter2@hub/x", "--author", "me hf_hunter2hunter2", "--golden_dir", folder)

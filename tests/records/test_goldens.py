@@ -7,7 +7,7 @@ import pytest
 
 from harness.errors import BadRequestError
 from harness.records.folders import golden_dir
-from harness.records.golden import figures_digest, golden_text
+from harness.records.golden import golden_digest, golden_text
 from harness.records.goldens import (
     find_golden,
     list_goldens,
@@ -34,7 +34,7 @@ def test_a_golden_reads_back_as_it_was_written(tmp_path, make_record, make_golde
     golden = make_golden(record, VALUES)
     path = write_golden(tmp_path, record.spec, golden)
     assert path == tmp_path / "h100/llama3_70b.sft.fp8_cs.32gpu.core_attn.json"
-    assert read_golden(path) == golden.model_copy(update={"digest": figures_digest(golden)})
+    assert read_golden(path) == golden.model_copy(update={"digest": golden_digest(golden)})
 
 
 def test_the_text_is_made_for_review(make_record, make_golden):
@@ -47,9 +47,8 @@ def test_the_text_is_made_for_review(make_record, make_golden):
 
 
 def test_a_golden_with_a_setting_of_another_version_is_told_apart_by_it(tmp_path, make_spec, make_record, make_golden):
-    path = write_golden(tmp_path, make_record().spec, make_golden(make_record(), VALUES))
-    document = json.loads(path.read_text())
-    path.write_text(json.dumps(document | {"spec": document["spec"] | {"a_setting_of_2027": 1}}))
+    spec = make_record().spec
+    write_golden(tmp_path, spec, make_golden(make_record(), VALUES, spec=spec.identity() | {"a_setting_of_2027": 1}))
     other = make_spec(batch={"micro_batch_size": 1, "global_batch_size": 32, "seq_length": 8192})
     assert find_golden(make_record().spec, tmp_path).golden is not None
     assert "a_setting_of_2027: golden 1, here " in find_golden(other, tmp_path).note
@@ -139,15 +138,19 @@ def test_a_damaged_golden_is_reported_in_a_line_with_a_remedy(tmp_path, make_rec
 
 @pytest.mark.parametrize(("old", "new"), [
     ('"value": 700.5', '"value": 600.5'), ('"value": 700.5', '"value": 700.5, "relative_spread": 0.4'),
-    ('"num_runs": 1', '"num_runs": 2'), ('"promoted_at": "2026-0', '"promoted_at": "2936-0'), ('"digest"', '"source"'),
+    ('"global_batch_size": 32', '"global_batch_size": 64'), ('"device_name": "', '"device_name": "other '),
+    ('"kind": "measured"', '"kind": "external"'), ('"num_runs": 1', '"num_runs": 2'), ('"promoted_at": "2026-0', '"promoted_at": "2936-0'), ('"digest"', '"source"'),
 ])  # fmt: skip
 def test_a_golden_whose_figures_were_edited_by_hand_is_refused(tmp_path, make_record, make_golden, old, new):
     record = make_record()
-    path = write_golden(tmp_path, record.spec, make_golden(record, VALUES))
+    path = write_golden(tmp_path, record.spec, make_golden(record, VALUES, run_ids=("a",)))
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new, 1))
     with pytest.raises(BadRequestError, match=r"digest|promoted_at|num_runs"):
+        read_golden(path)
+    path.write_text(json.dumps(json.loads(text) | {"kind": "external", "digest": None}))
+    with pytest.raises(BadRequestError, match="digest"):
         read_golden(path)
 
 
