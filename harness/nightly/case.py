@@ -1,6 +1,7 @@
 """Judges one case of a night by its metrics and by the nights in history."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from harness.errors import BadRequestError, ExitCode
@@ -70,7 +71,7 @@ def judge_case(case: CaseMaterial, rules: NightRules) -> CaseVerdict:
     comparison: Comparison | None = None
     if verdict.counted:
         verdict, comparison = _with_figures(verdict, case, rules)
-    outcome, reason, cause = _outcome(case, counting, comparison, verdict.findings)
+    outcome, reason, cause = _outcome(case, counting, comparison, verdict)
     expected = case.planned.expected if counting or case.planned.refused else None
     ended_well = bool(verdict.counted) and outcome not in ("failed", "oom")
     is_expected, remark = expectation(expected, outcome, rules.today, ended_well=ended_well)
@@ -94,7 +95,7 @@ def suspected(verdict: CaseVerdict, against: Against | None = None) -> bool:
     """
     if verdict.is_expected or verdict.outcome in ("failed", "oom"):
         return False
-    if against and verdict.golden_path and verdict.outcome == "inconclusive":
+    if against and verdict.outcome == "inconclusive":
         return True
     return any(_looks_worse(finding) for finding in verdict.findings)
 
@@ -117,7 +118,7 @@ def _with_figures(verdict: CaseVerdict, case: CaseMaterial, rules: NightRules) -
     pairs = judge_pairs(case.planned, case.pair_runs, rules.against)
     unmeasured = (note for record in counted for note in record.unmeasured)
     found = {
-        "findings": tuple(decided(finding, pairs) for finding in refined),
+        "findings": tuple(decided(finding, pairs, is_alone=golden is None) for finding in refined),
         "pairs": pairs,
         "metrics": metrics,
         "drift": drift_of(counted, golden, alike) if golden else (),
@@ -142,7 +143,8 @@ def _refined(
     values = [metric.read(metrics) for _, metrics in each]
     threshold = _threshold(metric, case, golden, len(each), like)
     if metric.gate != "time":
-        return judge_memory(metric, values, metric.read(together), plain.golden, threshold)
+        found = judge_memory(metric, values, metric.read(together), plain.golden, threshold)
+        return replace(found, verdict=plain.verdict, reason=plain.reason) if plain.reason else found
     reference = Reference(plain.golden, golden.metrics[metric.name].relative_spread, golden.num_runs)
     nights = nights_of(case.history, metric.name, like, golden.promoted_at, rules.before)
     confirming = {run.record.run_id for run in case.runs if run.record and run.purpose == "confirm"}
@@ -175,7 +177,7 @@ def _threshold(metric: Metric, case: CaseMaterial, golden: GoldenRecord, num_run
 
 
 def _outcome(
-    case: CaseMaterial, counting: Sequence[CaseRun], comparison: Comparison | None, findings: Sequence[CaseFinding]
+    case: CaseMaterial, counting: Sequence[CaseRun], comparison: Comparison | None, verdict: CaseVerdict
 ) -> tuple[Outcome, str, CaseRun | None]:
     if case.planned.refused:
         return "failed", case.planned.refused, None
@@ -184,11 +186,11 @@ def _outcome(
         return ended[0], _how_it_ended(ended[1]), ended[1]
     if comparison is None:
         return "inconclusive", "interrupted before a run finished" if counting else "not run yet", None
-    if comparison.golden is None:
+    if comparison.golden is None and not (verdict.pairs and verdict.pairs.findings):
         is_lacking = case.planned.is_golden_required or case.golden.is_damaged
         outcome: Outcome = "inconclusive" if is_lacking else "pass"
         return outcome, comparison.note, None
-    return *figures_outcome(findings), None
+    return *figures_outcome(verdict.findings), None
 
 
 def _how_it_ended(run: CaseRun) -> str:

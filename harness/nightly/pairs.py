@@ -150,11 +150,14 @@ def judge_memory(
 _UNDECIDED = (Verdict.REGRESSION, Verdict.INCONCLUSIVE)
 
 
-def decided(finding: CaseFinding, pairs: PairsVerdict | None) -> CaseFinding:
-    """Return the finding as the pairs decide it. What is good against the golden stays, unless the pairs are worse."""
+def decided(finding: CaseFinding, pairs: PairsVerdict | None, *, is_alone: bool = False) -> CaseFinding:
+    """Return the finding as the pairs decide it. What is good against the golden stays, unless the pairs are worse.
+
+    ``is_alone``: there is no golden.
+    """
     found = pairs.of(finding.metric) if pairs else None
     if pairs is None or found is None:
         return finding
-    if finding.verdict not in _UNDECIDED and found.verdict is not Verdict.REGRESSION:
+    if finding.verdict not in _UNDECIDED and found.verdict is not Verdict.REGRESSION and not is_alone:
         return finding
     return replace(finding, verdict=found.verdict, reason=found.reason or pairs.text_of(found))

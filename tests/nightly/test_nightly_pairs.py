@@ -88,6 +88,12 @@ def test_a_case_that_the_golden_calls_slower_is_green_if_the_old_build_is_as_slo
     assert (document["exit_code"], case["outcome"], len(case["pairs"]["runs"])) == (0, "pass", 6)
     assert speed_in(case["comparison"])["verdict"] == "pass"
     assert speed_in(case["comparison"])["change"] < -0.15
+    (golden,) = stage.goldens.rglob("*.json")
+    for damage in (lambda: golden.write_text("{}"), golden.unlink):
+        damage()
+        assert nightly(stage).code == 6
+        document, case = parsed(nightly(stage, "--against", old_build, "--pairs", "3", "--json"))
+        assert (document["exit_code"], case["outcome"], len(case["pairs"]["runs"])) == (0, "pass", 6)
 
 
 def test_a_night_that_was_killed_between_pairs_and_resumed_equals_an_unbroken_one(
