@@ -8,6 +8,7 @@ from harness.explain.effects import Effect, Estimate, by_effect
 from harness.explain.values import Cause, Change, Explanation, Fit, MetricFit, Side
 from harness.records.golden import Difference
 from harness.records.metrics import BY_NAME, METRICS, SUMMARY_METRICS, Metric
+from harness.records.run import BUILT_OTHERWISE
 from harness.units import format_percent, grouped
 
 # A smaller change needs no explanation, whatever its noise.
@@ -86,6 +87,7 @@ def advice(changes: Sequence[Change], causes: Sequence[Cause], *, is_published: 
     return tuple(text for applies, text in steps if applies and changed)
 
 
+_FIND_COMMIT = "find the commit: mbr-perf bisect RUN --metric recompute --good REV --bad REV --repo FOLDER"
 _ALL = 0.8  # of the change: estimates from clocks and FLOPs are no more exact than that
 _TIME, _RATE = "step_time_s", "tflops_per_gpu"
 _SCALES_WITH_WORK = ("step_time_s", "counted_flops_per_step")
@@ -99,15 +101,17 @@ def explain(ours: Side, theirs: Side) -> Explanation:
     # Causes whose estimate explains all of a change, then those that can explain one; else the table's order.
     ordered = sorted(each, key=lambda cause: (all(fit.fit != "all" for fit in cause.says), not cause.can_explain))
     causes = tuple(cause.model_copy(update={"rank": rank}) for rank, cause in enumerate(ordered, 1))
+    built = tuple(why.removeprefix("suspect: ") for why in ours.caveats if BUILT_OTHERWISE in why)
+    steps = advice(compared, causes, is_published=theirs.kind == "published") if ours.kind == "run" else ()
     return Explanation(
         run=ours,
         reference=theirs,
         metrics=compared,
-        verdict=verdict(compared, causes),
+        verdict=built or verdict(compared, causes),
         causes=causes,
         same=dict(found.same),
         not_recorded=found.not_recorded,
-        advice=advice(compared, causes, is_published=theirs.kind == "published") if ours.kind == "run" else (),
+        advice=(_FIND_COMMIT,) if built else steps,
     )
 
 

@@ -8,6 +8,7 @@ from harness.explain.effects import FEW_PERCENT, SMALL
 from harness.explain.values import GROUPS, Cause, Change, DifferenceRow, Explanation, NotRecorded, SideRow
 from harness.records.golden import Group
 from harness.records.metrics import BY_NAME
+from harness.records.run import BUILT_OTHERWISE
 from harness.show import figures
 from harness.show.page import GAP, Block, Column, Facts, Line, Page, Section, answer_line, details, listing, table
 from harness.units import counted, format_percent, grouped
@@ -53,8 +54,11 @@ def _answer(found: Explanation, likely: Sequence[Cause]) -> Iterator[str]:
 
 def _reason(found: Explanation, titles: Mapping[str, str], likely: Sequence[Cause]) -> Iterator[str]:
     beyond = [each for each in found.metrics if each.metric in titles and not each.is_noise]
+    built = [why for why in found.verdict if why.startswith(BUILT_OTHERWISE)]
     able = [cause for cause in likely if any(_explains(cause, each) for each in beyond)]
-    if not beyond:
+    if built:
+        yield f"; {'; '.join(built)}"
+    elif not beyond:
         yield "; may be noise: equal runs differ by as much."
     elif able:
         yield from _likeliest({each.metric: titles[each.metric] for each in beyond}, able)

@@ -14,7 +14,7 @@ from harness.judge.likeness import Likeness
 from harness.records.gating import require_fractions
 from harness.records.golden import GoldenRecord
 from harness.records.metrics import METRICS, GateKind, Metric, Metrics
-from harness.records.run import Status
+from harness.records.run import BUILT_OTHERWISE, Status
 
 OptionalText = Annotated[str, PlainSerializer(lambda text: text or None, return_type=str | None)]
 """A text that becomes null in JSON when it is empty."""
@@ -198,13 +198,14 @@ def judge_figure(
 
 def _withheld(kind: GateKind, likeness: Likeness, doubts: tuple[str, ...]) -> tuple[Verdict, str] | None:
     """Return what the doubts, or the differences, make of a figure of this kind; None if they allow a verdict."""
-    if doubts:
+    built = [why.removeprefix("suspect: ") for why in doubts if BUILT_OTHERWISE in why]
+    if doubts and (kind == "time" or len(built) < len(doubts)):
         return Verdict.INCONCLUSIVE, "; ".join(doubts)
     against = likeness.against(kind)
     if kind == "exact" and not against and (asked := likeness.other_work()):
         return Verdict.NOT_GATED, "; ".join(each.text for each in asked)
-    if not against:
-        return None
+    if not against:  # memory and counted work follow from what is recomputed, without noise
+        return (Verdict.REGRESSION, "; ".join(built)) if built else None
     blocked = any(difference.blocks for difference in against)
     return (Verdict.INCONCLUSIVE if blocked else Verdict.NOT_GATED), "; ".join(d.text for d in against)
 

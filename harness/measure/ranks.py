@@ -12,8 +12,8 @@ from harness.judge.likeness import SOFTWARE
 from harness.judge.readings import bare_uuid, clock_doubts, is_victim
 from harness.records.collect import Collected, LaunchOutcome
 from harness.records.rank import Failure, RankRecord
-from harness.records.run import NodeSample, Status
-from harness.units import first_line, format_bytes, grouped, ranks_text
+from harness.records.run import BUILT_OTHERWISE, NodeSample, Status
+from harness.units import counted, first_line, format_bytes, grouped, ranks_text
 
 _SAME_LOSS = 1e-6  # relative; the order of summation of fp32 losses may differ between steps
 _SMALLEST_MOVE = 1e-4  # Adam moves a weight by at most the learning rate per step; bf16 rounds 0.02 to steps of 1.2e-4
@@ -187,5 +187,9 @@ def built_otherwise(expected: EffectiveRecompute, ranks: tuple[RankRecord, ...])
     same = built.modules == expected.modules if is_whole else set(built.modules) == set(expected.modules)
     if same and built.full_layers == expected.full_layers:
         return None
-    found, wanted = (each.modules or each.full_layers or "nothing" for each in (built, expected))
-    return f"the built layers recompute {found}, expected {wanted}"
+    return f"{BUILT_OTHERWISE}{_as_text(built)}, expected {_as_text(expected)}"
+
+
+def _as_text(effect: EffectiveRecompute) -> str:
+    layers = {**effect.modules, **({"full recompute": effect.full_layers} if effect.full_layers else {})}
+    return ", ".join(f"{name} in {counted(number, 'layer')}" for name, number in layers.items()) or "nothing"

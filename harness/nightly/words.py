@@ -67,7 +67,9 @@ def answer(verdict: NightVerdict) -> str:
 
 def _with_change(case: CaseVerdict) -> str:
     """Return ``dense.none (Peak allocated +9.2 %, allowed 5 %)`` for a regression, else the name of the case."""
-    found = (each for each in case.findings if each.verdict is Verdict.REGRESSION and each.change is not None)
+    found = (
+        each for each in case.findings if each.verdict is Verdict.REGRESSION and (case.pairs or each.change is not None)
+    )
     worst = next(found, None) if case.outcome == "regression" else None
     if worst is None:
         return case.planned.name
@@ -77,7 +79,8 @@ def _with_change(case: CaseVerdict) -> str:
         return f"{case.planned.name} ({title} {format_percent(paired.change)} against the old build)"
     is_beyond = worst.threshold and abs(worst.change or 0.0) > worst.threshold
     allowed = f", allowed {(worst.threshold or 0.0) * 100:g} %" if is_beyond else ""
-    return f"{case.planned.name} ({title} {format_percent(worst.change or 0.0)}{allowed})"
+    why = "" if worst.evidence or not worst.reason else f": {one_line(worst.reason)}"
+    return f"{case.planned.name} ({title} {format_percent(worst.change or 0.0)}{allowed}{why})"
 
 
 def _some(names: Sequence[str]) -> str:
@@ -143,6 +146,8 @@ def unjudged_time(case: CaseVerdict) -> str:
     finding = finding_of(case, SPEED)
     if finding is None:
         return "no throughput was measured"
+    if case.pairs and case.pairs.of(SPEED):
+        return ""
     if case.is_golden_damaged:
         return "the golden cannot be read"
     if case.golden_path and finding.golden is None:

@@ -26,6 +26,7 @@ from harness.records.rank import (
 StartSource = Literal["log", "unknown"]  # the source of the job's start time
 
 IMPORTED = "imported from "  # how the first note of an imported run begins
+BUILT_OTHERWISE = "the built layers recompute "  # how the doubt about a build that recomputes something else begins
 
 
 class LogFile(Frozen):

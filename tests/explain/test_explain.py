@@ -24,6 +24,12 @@ def test_a_run_is_compared_with_another_run(mbr_perf, run, tmp_path):
     assert "    driver_version: 570.1, reference: 550.54.15" in done.out.splitlines()
 
 
+def test_a_build_that_recomputes_something_else_is_the_answer(mbr_perf, run):
+    built = "the built layers recompute nothing, expected core_attn in 80 layers"
+    done = mbr_perf("explain", run("a", seconds=3.0, suspect=(built,)), run("b", seconds=2.5))
+    assert (built in done.out.partition("\n")[0], "bisect RUN --metric recompute" in done.out) == (True, True)
+
+
 def test_a_throttled_replay_is_explained_by_its_clock(mbr_perf, replay, tmp_path):
     assert replay("throttled", "--json").code == 0
     (run_dir,) = (tmp_path / "results" / "runs").iterdir()

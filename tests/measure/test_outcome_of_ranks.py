@@ -209,9 +209,9 @@ def test_layers_built_otherwise_are_a_doubt(built):
     whole, half = LayerRecompute(num_layers=2, full_layers=2), LayerRecompute(num_layers=2, full_layers=1)
     assert built("full:uniform:1", whole, whole) is None
     for doubt, names in (
-        (built("core_attn", layers, layers), " {'mlp': 4}, .* {'core_attn': 4}"),
-        (built("mlp", nothing, nothing), " nothing, .* {'mlp': 4}"),
-        (built("full:uniform:1", whole, half), " 3, .* 4"),
+        (built("core_attn", layers, layers), " mlp in 4 layers, .* core_attn in 4 layers"),
+        (built("mlp", nothing, nothing), " nothing, .* mlp in 4 layers"),
+        (built("full:uniform:1", whole, half), " recompute in 3 layers, .* 4 layers"),
         (built("mlp", layers, None), ": .* on rank 1"),
         (built("none", None, None), ": .* on ranks 0-1"),
     ):

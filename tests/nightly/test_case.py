@@ -14,6 +14,7 @@ from harness.judge.derive import derive
 from harness.judge.gate import Verdict
 from harness.nightly.case import _looks_worse, judge_case, suspected, worst_accident
 from harness.nightly.values import CaseFinding, CaseMaterial, CaseRun, NightRules
+from harness.nightly.words import answer
 from harness.records.goldens import GoldenSearch
 from harness.records.night import ExpectedFailureRecord, PlannedCase, RefusedCase
 from harness.records.rank import Failure, MemoryRecord
@@ -181,6 +182,13 @@ def test_runs_in_doubt_are_inconclusive_and_not_confirmed(case):
     assert (verdict.outcome, verdict.exit_code) == ("inconclusive", ExitCode.INCONCLUSIVE)
     assert "throttled" in verdict.reason
     assert not suspected(verdict)
+
+
+def test_a_build_that_recomputes_something_else_is_a_regression_by_itself(case, make_night):
+    built = "the built layers recompute nothing, expected mlp in 8 layers"
+    verdict = judge_case(case(per_run={"suspect": (built,)}), RULES)
+    assert (verdict.outcome, finding(verdict, "peak_allocated_bytes").reason) == ("regression", built)
+    assert built in answer(make_night(cases=(verdict,)))
 
 
 def test_other_software_is_inconclusive_unless_accepted_and_drift_either_way(case):
