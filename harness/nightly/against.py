@@ -15,11 +15,13 @@ LAST_GOOD = "last-good"
 _OPTION = "--against"
 
 
-def find_against(text: str, num_pairs: int, suite: str, results: Path | None, host: Host) -> Against:
+def find_against(
+    text: str, num_pairs: int, suite: str, cases: frozenset[str], results: Path | None, host: Host
+) -> Against:
     """Return the old build. NoOldBuildError if there is none yet, BadRequestError if it cannot be used."""
     if text != LAST_GOOD:
         return Against(source=text, num_pairs=num_pairs, build=find_build(_OPTION, text, host))
-    night = _last_good(suite, results_dir(results))
+    night = _last_good(suite, cases, results_dir(results))
     source = f"{LAST_GOOD} ({night.night_id})"
     build = find_build(f"{_OPTION} {source}:", night.python, host)
     if changed := _changed(night, build.software):
@@ -30,9 +32,9 @@ def find_against(text: str, num_pairs: int, suite: str, results: Path | None, ho
     return Against(source=source, num_pairs=num_pairs, build=build)
 
 
-def _last_good(suite: str, results: Path) -> NightPlan:
-    """Return the newest night of the suite that passed and names its environment. NoOldBuildError without one."""
-    for folder in reversed(folders(results / NIGHTS)):
+def _last_good(suite: str, cases: frozenset[str], results: Path) -> NightPlan:
+    """Return the newest night of these cases that passed and names its environment. NoOldBuildError without one."""
+    for folder in (each for each in reversed(folders(results / NIGHTS)) if cases <= _cases_of(each)):
         try:
             judged = read_judged(folder)
             is_good = judged and (judged.exit_code, judged.num_runs_missing) == (0, 0)
@@ -42,9 +44,16 @@ def _last_good(suite: str, results: Path) -> NightPlan:
         if plan and plan.python and plan.suite == suite:
             return plan
     raise NoOldBuildError(
-        f"{_OPTION} {LAST_GOOD}: no night of {suite} in {results} has passed",
+        f"{_OPTION} {LAST_GOOD}: no night of these cases of {suite} in {results} has passed",
         remedy=f"name the environment of the old build: {_OPTION} ENVIRONMENT",
     )
+
+
+def _cases_of(night_dir: Path) -> set[str]:
+    try:
+        return {case.name for case in read_document(night_dir / NIGHT, NightPlan).cases}
+    except BadRequestError:
+        return set()
 
 
 def _changed(night: NightPlan, now: Software) -> list[str]:

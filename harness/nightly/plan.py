@@ -148,8 +148,9 @@ def plan_night(request: NightRequest, host: Host, *, starts: bool, waits: Callab
         suite = chosen_suite(request)
     if request.against:
         name, results = Path(request.suite).stem, request.results_dir
+        cases = frozenset(case.name for case in suite.cases) if suite else frozenset[str]()
         try:
-            against = find_against(request.against, request.num_pairs, name, results, host)
+            against = find_against(request.against, request.num_pairs, name, cases, results, host)
         except BadRequestError as error:
             if request.against != LAST_GOOD or not isinstance(error, NoOldBuildError):
                 problems.found.append(error)
