@@ -85,7 +85,7 @@ def nightly(
     from harness.nightly.show import NightDisplay
 
     request, outputs = _night_asked(what, judge, launch, cluster, output)
-    audience = Audience(NightDisplay(as_json=output.as_json), outputs)
+    audience = Audience(NightDisplay(as_json=output.as_json, outputs=outputs.options), outputs)
     if request is None:
         assert what.resume is not None  # else there is a request
         raise typer.Exit(int(resume_night(what.resume, launch.results_dir, audience)))

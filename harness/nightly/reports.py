@@ -1,5 +1,6 @@
 """Writes the reports of a night into its folder and to the requested places."""
 
+import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -33,6 +34,11 @@ class Outputs:
     junit: Path | None = None
     step_summary: Path | None = None
     html: Path | None = None
+
+    @property
+    def options(self) -> str:
+        """Return them as on a command line, each after a blank."""
+        return "".join(f" --{name} {shlex.quote(str(path))}" for name, path in vars(self).items() if path)
 
 
 def require_outputs(outputs: Outputs) -> None:

@@ -84,6 +84,8 @@ def resume_night(reference: str, results: Path | None, audience: Audience) -> Ex
             remedy = f"resume it with the new build: {shlex.join(words)}"
             require_same_build("--against", data.plan.against.build, host, "the old build", remedy)
         require_same_software(data.plan.software, host, "night", measures_here=measures_here)
+        if data.is_finished:
+            audience.display.narrate("Nothing is left to run: judged again, by today's goldens")
         return _run(data.night_dir.absolute(), host, data.plan, audience, results)
 
 

@@ -226,7 +226,9 @@ def _figures(findings: Iterable[CaseFinding], sides: tuple[str, str] = ("Now", "
 
 @dataclass(frozen=True)
 class NightDisplay(BatchDisplay):
-    """Where the answer and the narration of a night go."""
+    """Where the answer and the narration of a night go. ``outputs``: the options of its other files."""
+
+    outputs: str = ""
 
     def plan(self, plan: NightPlan, cases: tuple[CaseOutlook, ...], jobs: Sequence[ClusterJob]) -> None:
         """Show the dry run; for ``jobs`` also the batch files of the first round and the commands to submit them."""
@@ -248,9 +250,9 @@ class NightDisplay(BatchDisplay):
             json.answer(verdict.model_copy(update={"report": tuple(reports)}))
         elif verdict.exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
             to_do = f"{verdict.plan.suite}, {counted(verdict.num_due, 'run')} still to do"
-            show_stopped(to_do, verdict.exit_code, verdict.night_dir, resume)
+            show_stopped(to_do, verdict.exit_code, None, f"{resume}{self.outputs}")
             return
         else:
             show_page(night_page(verdict))
         if verdict.num_due:
-            self.narrate(f"Not all runs are done. To continue: {resume}")
+            self.narrate(f"Not all runs are done. To continue: {resume}{self.outputs}")
