@@ -14,6 +14,7 @@ from harness.judge.gate import WORST_FIRST, Outcome, Verdict, exit_code_of
 from harness.nightly.case import judge_case, suspected, worst_accident
 from harness.nightly.outcome import case_runs
 from harness.nightly.outlook import CaseOutlook
+from harness.nightly.rule import UNCONFIRMED
 from harness.nightly.values import SPEED, CaseMaterial, CaseVerdict, NightVerdict, SharedChange, rules_of
 from harness.nightly.words import finding_of
 from harness.records.goldens import GoldenSearch, find_golden
@@ -87,7 +88,7 @@ class NightJudge:
         verdict = judge_case(replace(self.material(case), pair_runs=()), rules)
         if not suspected(verdict, rules.against):
             return ""
-        return verdict.reason or "worse than its golden, perhaps by chance"
+        return verdict.reason.replace(f": {UNCONFIRMED}", "") or "worse than its golden, perhaps by chance"
 
     def verdict(self, data: NightData, num_due: int) -> NightVerdict:
         """Judge what is on disk, finished or not."""

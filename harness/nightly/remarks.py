@@ -62,6 +62,7 @@ def _kind(run: CaseRun) -> str:
 
 def _explanation(case: CaseVerdict) -> Iterable[str]:
     findings = [finding for finding in case.findings if finding.verdict not in (Verdict.PASS, Verdict.NOT_GATED)]
+    findings.sort(key=lambda finding: finding.verdict is not Verdict.REGRESSION)
     is_explained = findings and case.outcome not in ("failed", "oom")
     reason = "" if is_explained else one_line(case.planned.refused or case.reason)
     failures = dict.fromkeys(one_line(run.record.failure) for run in case.runs if run.record and run.record.failure)

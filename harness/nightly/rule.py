@@ -1,7 +1,6 @@
 """The rule for times, in five lines. The guide has the same.
 
-1. Compare the median of tonight's runs with the golden; from five nights on, with the median of the nights at its
-   level.
+1. Compare the median of tonight's runs with the golden; from five nights at the golden's level on, with their median.
 2. A spread is 1.4826 times the median distance of the nights from their level, and at least what the runs themselves
    spread.
 3. Worse than the threshold and than three spreads is suspicious. So are three nights that are each worse than half the
@@ -36,6 +35,8 @@ GROSS_THRESHOLDS = 2
 
 LASTING_NIGHTS = 3
 """So many nights that are worse alike, tonight's among them, show a change that one night alone cannot."""
+
+UNCONFIRMED = "no run confirmed it: a regression if the next night agrees"
 
 _ROUNDING = 1e-9  # a change equal to the threshold passes
 _MEDIAN_OVER_MEAN = math.sqrt(math.pi / 2)  # error of the median of normal values over that of their mean
@@ -231,7 +232,7 @@ def _decided(tonight: _Tonight, accident: Accident | None) -> tuple[Verdict, str
     if tonight.is_lasting:
         return Verdict.REGRESSION, f"the third night that is worse by more than {format_share(tonight.threshold / 2)}"
     if not tonight.confirming:
-        return Verdict.INCONCLUSIVE, "no run confirmed it: a regression if the next night agrees"
+        return Verdict.INCONCLUSIVE, UNCONFIRMED
     if tonight.worse(median(tonight.confirming)) <= tonight.limit_together:
         return Verdict.INCONCLUSIVE, _disagreement(tonight)
     if accident and abs(accident.change) >= min(now, GROSS_THRESHOLDS * tonight.threshold):

@@ -113,7 +113,8 @@ def _unjudged(measured: Sequence[CaseVerdict]) -> Iterable[str]:
     if measured and not any(case.golden_path or case.is_golden_damaged for case in measured):
         yield "no golden yet: mbr-perf golden promote stores tonight's values"
     elif measured and all(why):
-        yield f"no time was judged: {why[0]}"
+        found = finding_of(measured[0], SPEED)
+        yield f"{'time in doubt' if found and found.evidence else 'no time was judged'}: {why[0]}"
     elif lacking:
         yield f"the golden of {_some(lacking)} has no throughput"
 
