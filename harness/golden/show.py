@@ -29,7 +29,8 @@ def goldens_page(goldens: Mapping[Path, GoldenRecord], folder: Path, *, unread: 
     ]
     rows = [_cells(path, golden, folder) for path, golden in goldens.items()]
     none = [] if unread else [f"No golden in {folder}"]
-    damaged = listing((f"Cannot be read: {error.message}" for error in unread.values()), style="bad")
+    problems = (problem.message for error in unread.values() for problem in error.problems)
+    damaged = listing((f"Cannot be read: {problem}" for problem in problems), style="bad")
     listed = [table(columns, rows)] if rows else none
     kinds = ", ".join(f"{num} {kind}" for kind, num in Counter(golden.kind for golden in goldens.values()).items())
     answer = f"{counted(len(goldens), 'golden')}: {kinds}." if rows else ""
