@@ -10,18 +10,17 @@ from harness.records.folders import results_dir
 from harness.records.night import NIGHT, NIGHTS, Against, NightPlan, read_judged
 from harness.records.references import folders
 from harness.records.strict_json import read_document
+from harness.resolve.suite import Suite
 
 LAST_GOOD = "last-good"
 _OPTION = "--against"
 
 
-def find_against(
-    text: str, num_pairs: int, suite: str, cases: frozenset[str], results: Path | None, host: Host
-) -> Against:
+def find_against(text: str, num_pairs: int, chosen: Suite, results: Path | None, host: Host) -> Against:
     """Return the old build. NoOldBuildError if there is none yet, BadRequestError if it cannot be used."""
     if text != LAST_GOOD:
         return Against(source=text, num_pairs=num_pairs, build=find_build(_OPTION, text, host))
-    night = _last_good(suite, cases, results_dir(results))
+    night = _last_good(chosen.name, {case.name for case in chosen.cases}, results_dir(results))
     source = f"{LAST_GOOD} ({night.night_id})"
     build = find_build(f"{_OPTION} {source}:", night.python, host)
     if changed := _changed(night, build.software):
@@ -32,7 +31,7 @@ def find_against(
     return Against(source=source, num_pairs=num_pairs, build=build)
 
 
-def _last_good(suite: str, cases: frozenset[str], results: Path) -> NightPlan:
+def _last_good(suite: str, cases: set[str], results: Path) -> NightPlan:
     """Return the newest night of these cases that passed and names its environment. NoOldBuildError without one."""
     for folder in (each for each in reversed(folders(results / NIGHTS)) if cases <= _cases_of(each)):
         try:

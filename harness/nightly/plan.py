@@ -143,14 +143,12 @@ def plan_night(request: NightRequest, host: Host, *, starts: bool, waits: Callab
     ``starts``: what cannot start on this machine is refused as well, else only what is wrong anywhere. Starts nothing.
     BadRequestError with every problem of the request, or of the machine where no case can start on it.
     """
-    problems, against, no_pairs, suite = Problems(), None, "", None
+    problems, against, no_pairs, suite = Problems(), None, "", Suite(name="", title="", cases=())
     with problems.collecting():
         suite = chosen_suite(request)
     if request.against:
-        name, results = Path(request.suite).stem, request.results_dir
-        cases = frozenset(case.name for case in suite.cases) if suite else frozenset[str]()
         try:
-            against = find_against(request.against, request.num_pairs, name, cases, results, host)
+            against = find_against(request.against, request.num_pairs, suite, request.results_dir, host)
         except BadRequestError as error:
             if request.against != LAST_GOOD or not isinstance(error, NoOldBuildError):
                 problems.found.append(error)

@@ -77,10 +77,14 @@ def _with_change(case: CaseVerdict) -> str:
     paired = case.pairs.of(worst.metric) if case.pairs else None
     if paired and paired.change is not None:
         return f"{case.planned.name} ({title} {format_percent(paired.change)} against the old build)"
-    is_beyond = worst.threshold and abs(worst.change or 0.0) > worst.threshold
-    allowed = f", allowed {(worst.threshold or 0.0) * 100:g} %" if is_beyond else ""
-    why = "" if worst.evidence or not worst.reason else f": {one_line(worst.reason)}"
-    return f"{case.planned.name} ({title} {format_percent(worst.change or 0.0)}{allowed}{why})"
+    return f"{case.planned.name} ({title} {format_percent(worst.change or 0.0)}{_why(worst)})"
+
+
+def _why(finding: CaseFinding) -> str:
+    if finding.reason and not finding.evidence:
+        return f": {one_line(finding.reason)}"
+    is_beyond = finding.threshold and abs(finding.change or 0.0) > finding.threshold
+    return f", allowed {(finding.threshold or 0.0) * 100:g} %" if is_beyond else ""
 
 
 def _some(names: Sequence[str]) -> str:
