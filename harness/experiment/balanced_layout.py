@@ -36,11 +36,11 @@ def _times(spec: ExperimentSpec) -> tuple[int, ...]:
 
     Dense layers count as much as those with experts: they are the first, whose ranks hold the most micro-batches.
     FLOPs take as long as at the GPU's peaks: of linear layers in the job's precision, of attention and logits in BF16.
-    Without peaks, as on a CPU, all FLOPs take equally long.
     Tokens go to experts and back over the GPU's links, in both passes. The embedding takes no time.
     """
     peaks, kinds = spec.gpu_type.peak_flops, spec.model.layer_kinds
-    linear, plain = (peaks.get(key, max(peaks.values(), default=1.0)) for key in (spec.precision.peak, "bf16"))
+    most = max(peaks.values(), default=1.0)  # a CPU has no peaks
+    linear, plain = (peaks.get(key, most) for key in (spec.precision.peak, "bf16"))
 
     def seconds(kind: LayerKind) -> float:
         flops, moe, ep = layer_flops(spec, kind), spec.model.moe, spec.parallelism.expert_model_parallel_size

@@ -112,13 +112,12 @@ def _uneven_stages(num_layers: int, extra: int, par: ParallelismSpec) -> LayoutE
     pp = par.pipeline_model_parallel_size
     if not extra:
         vp, fits = par.num_virtual_stages, chunks_that_fit(num_layers, par)
-        many = f"PP {pp} x VP {vp} makes {pp * vp} chunks, more than the {num_layers} layers"
+        many = f"PP {pp} x VP {vp} makes {pp * vp} chunks, more than {num_layers} layers; use {fits}"
         return LayoutError(
             "P08",
             many if fits else f"num_layers {num_layers} is not a multiple of pipeline_model_parallel_size {pp}",
             "num_layers should be divisible by pipeline_model_parallel_size",
             f"num_layers={num_layers} should be divisible by config.pipeline_model_parallel_size={pp}",
-            hint=f"{fits}; for layers that do not divide, " if fits else "",
         )
     counted = num_layers + extra
     interleaved = par.virtual_pipeline_model_parallel_size is not None

@@ -33,14 +33,12 @@ Stages = tuple[tuple[Chunk, ...], ...]
 class LayoutError(BadRequestError):
     """The model cannot be cut this way: ``rule`` of the rule table, and megatron-core's text where it has one.
 
-    ``newer_text`` is that of megatron-core 0.17 and later, where it differs. ``hint``: what the rule's advice lacks.
+    ``newer_text`` is that of megatron-core 0.17 and later, where it differs.
     """
 
-    def __init__(
-        self, rule: str, message: str, mcore_text: str | None = None, newer_text: str | None = None, hint: str = ""
-    ) -> None:
+    def __init__(self, rule: str, message: str, mcore_text: str | None = None, newer_text: str | None = None) -> None:
         super().__init__(message, remedy=f"rule {rule}")
-        self.rule, self.hint = rule, hint
+        self.rule = rule
         self._texts = (mcore_text, newer_text or mcore_text)
 
     def mcore_text(self, version: Version) -> str | None:

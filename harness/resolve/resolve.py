@@ -183,10 +183,7 @@ def _given(layer: Layer, path: str) -> bool:
 
 
 def _follow_stages(layer: Layer, spec: ExperimentSpec, _choice: Choice) -> _Followed:
-    """Replace the point's pipeline layout where it does not have the stages or layers that options ask for.
-
-    A layout that nobody can read stays, and rule P13 shows it.
-    """
+    """Replace the point's pipeline layout, if it can be read, where options ask for other stages or layers."""
     p, given = spec.parallelism, [path for path in _SPLIT if _given(layer, path)]
     text, interleaves = p.pipeline_model_parallel_layout, p.virtual_pipeline_model_parallel_size or _VP not in given
     problem = layout_problem(spec.model, p)
@@ -195,12 +192,8 @@ def _follow_stages(layer: Layer, spec: ExperimentSpec, _choice: Choice) -> _Foll
         return {}, ""
     new, fits = balanced_layout(spec), chunks_that_fit(spec.model.num_layers, p)
     shown = new or (f"none ({fits} fits)" if fits else "even")
-    note = f"{LAID_OUT}: {shown} instead of {text} ({_options(layer, given)})"
-    return {_LAYOUT: Setting(new, layer[given[0]].source)}, note
-
-
-def _options(layer: Layer, paths: list[str]) -> str:
-    return " ".join(f"{layer[path].source} {layer[path].value or 'none'}" for path in paths)
+    why = " ".join(f"{layer[path].source} {layer[path].value or 'none'}" for path in given)
+    return {_LAYOUT: Setting(new, layer[given[0]].source)}, f"{LAID_OUT}: {shown} instead of {text} ({why})"
 
 
 def _follow_vp(layer: Layer, spec: ExperimentSpec, _choice: Choice) -> _Followed:
@@ -217,12 +210,11 @@ def _follow_vp(layer: Layer, spec: ExperimentSpec, _choice: Choice) -> _Followed
 
 def _follow_alignment(layer: Layer, spec: ExperimentSpec, _choice: Choice) -> _Followed:
     """Drop the point's ``align_param_gather``, which needs virtual stages, if -pp, -vp or --num_layers leave none."""
-    given = [path for path in _SPLIT if _given(layer, path)]
+    given = [layer[path].source for path in _SPLIT if _given(layer, path)]
     needed = num_virtual_stages(spec.parallelism) > 1 or not spec.ddp.align_param_gather
     if not given or needed or _given(layer, _ALIGNED):
         return {}, ""
-    note = f"{NO_EFFECT}: {_ALIGNED}: no virtual stages ({_options(layer, given)})"
-    return {_ALIGNED: Setting(False, layer[given[0]].source)}, note
+    return {_ALIGNED: Setting(False, given[0])}, f"{NO_EFFECT}: {_ALIGNED}: no virtual stages ({' '.join(given)})"
 
 
 def _follow_context(layer: Layer, spec: ExperimentSpec, choice: Choice) -> _Followed:

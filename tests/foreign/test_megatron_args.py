@@ -247,18 +247,12 @@ def test_recompute_arguments_without_a_granularity_are_noted(resolved):
 
 @pytest.mark.parametrize(("words", "kind"), [("a2a", "a2a"), ("a2a a2a", "a2a"), ("p2p", "p2p")])
 def test_the_communication_of_context_parallelism_is_one_for_all_layers(spec, words, kind):
-    asked = spec(f"{SMALLEST} --context-parallel-size 2 --cp-comm-type {words}")
+    asked = spec(f"{SMALLEST} --cp-comm-type {words}", context_parallel_size=2, num_gpus=2)
     assert asked.parallelism.cp_comm_type == kind
 
 
-@pytest.mark.parametrize("kind", ["a2a", "all_gather"])
-def test_without_context_parallelism_its_communication_is_no_matter(spec, kind):
-    assert spec(f"{SMALLEST} --cp-comm-type {kind}") == spec(SMALLEST)
-
-
-def test_an_option_that_adds_context_parallelism_keeps_the_communication_of_the_script(spec):
-    asked = spec(f"{SMALLEST} --cp-comm-type a2a", context_parallel_size=2, num_gpus=2)
-    assert asked.parallelism.cp_comm_type == "a2a"
+def test_without_context_parallelism_its_communication_is_no_matter(spec):
+    assert spec(f"{SMALLEST} --cp-comm-type all_gather") == spec(f"{SMALLEST} --cp-comm-type a2a") == spec(SMALLEST)
 
 
 @pytest.mark.parametrize(

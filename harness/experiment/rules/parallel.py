@@ -12,7 +12,7 @@ def _layout(rule: str) -> Predicate:
         error = s.layout_error
         if error is None or error.rule != rule:
             return None
-        return {"problem": error.message, "mcore": error.mcore_text(s.mcore) or "", "hint": error.hint}
+        return {"problem": error.message, "mcore": error.mcore_text(s.mcore) or ""}
 
     return fires
 
@@ -139,8 +139,7 @@ RULES = (
          "{s.moe.num_moe_experts} experts cannot be split over EP {s.ep}",
          "use an expert_model_parallel_size that divides the experts",
          "transformer/moe/moe_layer.py:101; " + ARGUMENTS, "run", "Number of experts should be a multiple of expert"),
-    _of_layout("P08",
-               "use {hint}a divisor, account_for_embedding/loss_in_pipeline_split, or pipeline_model_parallel_layout",
+    _of_layout("P08", "use a divisor, account_for_embedding/loss_in_pipeline_split, or pipeline_model_parallel_layout",
                "transformer_block.py:155"),
     _of_layout("P09", "use a virtual_pipeline_model_parallel_size that divides the layers per stage",
                "transformer_block.py:174"),
