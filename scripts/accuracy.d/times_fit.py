@@ -15,14 +15,13 @@ from times_steps import SCATTER, Step
 
 from harness.predict import time_model
 from harness.predict.calibration import least_squares
-from harness.predict.ranges import ENOUGH_ROWS
+from harness.predict.ranges import ENOUGH_ROWS, borrowed
 from harness.predict.time_model import (
     LIKELY,
     WIDENED,
     Efficiency,
     StepTime,
     base_of,
-    borrowed,
     kind_of_error,
     spread_of,
 )

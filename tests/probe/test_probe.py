@@ -7,7 +7,8 @@ import pytest
 from harness.experiment.gpu import GPUS
 from harness.predict.probing import constants_of
 from harness.predict.products import slowdown
-from harness.predict.time_model import KERNEL_S, borrowed, error_text, sources_of
+from harness.predict.ranges import borrowed
+from harness.predict.time_model import KERNEL_S, error_text, sources_of
 from harness.records.calibration import Probe, ProbedRow
 
 H100 = GPUS["h100"]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.records.golden import GoldenRecord
 from harness.records.goldens import golden_text
 from harness.records.metrics import PEAKS, SUMMARY_METRICS
 from harness.records.store import read_run
@@ -166,7 +167,7 @@ def test_other_software_is_inconclusive_until_accepted(replay, golden):
     path = golden("ok")
     content = json.loads(path.read_text())
     content["measured_on"]["versions"]["megatron-core"] = "0.15.0"
-    path.write_text(json.dumps(content))
+    path.write_text(golden_text(GoldenRecord.model_validate(content)))
     unlike = replay("ok", "--golden_values_path", path)
     assert unlike.code == 6
     assert ": --accept_difference megatron-core" in unlike.out
