@@ -175,11 +175,8 @@ def test_with_settings_of_a_log_the_fix_is_the_cheapest_change_that_fits(mbr_per
     assert len(fixes) >= 2 and costs == sorted(costs)  # micro-batch, layout and recompute, the cheapest first
     micro, recompute = (next(fix for fix in fixes if word in fix["text"]) for word in (": micro-batch", ": recompute"))
     assert re.search(r"--micro_batch_size [12] ", micro["command"])
-    setting = recompute["command"].split()[-1]
-    assert setting.startswith("full:block:")
-    assert recompute["megatron_lm"] == (
-        f"--recompute-granularity full --recompute-method block --recompute-num-layers {setting.rpartition(':')[2]}"
-    )
+    assert recompute["command"].split()[-1] == "mlp"  # as fast as full:block:22, and needs less
+    assert recompute["megatron_lm"] == "--recompute-granularity selective --recompute-modules mlp"
     words = recompute["command"].split()
     assert mbr_perf("plan", *words[2:], "--only", words[-1], "--json").code == 0
 

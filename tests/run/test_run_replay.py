@@ -165,9 +165,10 @@ def test_a_golden_that_is_required_must_be_there(replay, tmp_path):
 
 def test_other_software_is_inconclusive_until_accepted(replay, golden):
     path = golden("ok")
-    content = json.loads(path.read_text())
-    content["measured_on"]["versions"]["megatron-core"] = "0.15.0"
-    path.write_text(golden_text(GoldenRecord.model_validate(content)))
+    held = GoldenRecord.model_validate_json(path.read_text())
+    versions = held.measured_on.versions | {"megatron-core": "0.15.0"}
+    measured_on = held.measured_on.model_copy(update={"versions": versions})
+    path.write_text(golden_text(held.model_copy(update={"measured_on": measured_on})))
     unlike = replay("ok", "--golden_values_path", path)
     assert unlike.code == 6
     assert ": --accept_difference megatron-core" in unlike.out
