@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from statistics import fmean
 
 from harness.bisect.values import BisectAnswer, Metric, Side
-from harness.show.page import GAP, Block, Code, Column, Line, Page, Section, answer_line, listing, tabled
+from harness.show.page import GAP, Block, Code, Column, Line, Only, Page, Section, answer_line, listing, tabled
 from harness.units import command_text, counted, format_bytes, format_percent, format_seconds
 
 _TITLES: dict[Metric, str] = {
@@ -88,4 +88,4 @@ def _blocks(answer: BisectAnswer) -> Iterable[Block]:
     if answer.reason == "interrupted":
         yield Line(f"To continue: {command_text('bisect', '--resume', answer.folder)}", whole=True)
     else:
-        yield Line(f"For a pull request: {answer.folder / 'report' / 'bisect.md'}", whole=True)
+        yield Only("terminal", (Line(f"For a pull request: {answer.folder / 'report' / 'bisect.md'}", whole=True),))
