@@ -33,26 +33,19 @@ def find_against(text: str, num_pairs: int, chosen: Suite, results: Path | None,
 
 def _last_good(suite: str, cases: set[str], results: Path) -> NightPlan:
     """Return the newest night of these cases that passed and names its environment. NoOldBuildError without one."""
-    for folder in (each for each in reversed(folders(results / NIGHTS)) if cases <= _cases_of(each)):
+    for folder in reversed(folders(results / NIGHTS)):
         try:
             judged = read_judged(folder)
             is_good = judged and (judged.exit_code, judged.num_runs_missing) == (0, 0)
             plan = read_document(folder / NIGHT, NightPlan) if is_good else None
         except BadRequestError:
             continue  # damaged
-        if plan and plan.python and plan.suite == suite:
+        if plan and plan.python and plan.suite == suite and cases <= {case.name for case in plan.cases}:
             return plan
     raise NoOldBuildError(
         f"{_OPTION} {LAST_GOOD}: no night of these cases of {suite} in {results} has passed",
         remedy=f"name the environment of the old build: {_OPTION} ENVIRONMENT",
     )
-
-
-def _cases_of(night_dir: Path) -> set[str]:
-    try:
-        return {case.name for case in read_document(night_dir / NIGHT, NightPlan).cases}
-    except BadRequestError:
-        return set()
 
 
 def _changed(night: NightPlan, now: Software) -> list[str]:
