@@ -329,7 +329,7 @@ def _parallelism(plan: Plan) -> Advice:
     least = min(predicted, key=lambda found: found.peak_bytes)
     floor = max(least.stages, key=lambda stage: stage.peaks["optimizer step"])
     budget = plan.limits.budget_bytes or 0
-    offloaded = "another number of offloaded layers (-ol), " * bool(plan.spec.offload.cpu_offloading_num_layers)
+    offloaded = "another number of offloaded layers (-ol), " if plan.spec.offload.cpu_offloading_num_layers else ""
     if (size := floor.peaks["optimizer step"]) > budget or least.worst.peak == "optimizer step":
         how = "alone exceeds the memory" if size > budget else f"is the peak, {format_bytes(size)}"
         why = f"the optimizer step of stage {floor.pp_rank} {how}, and recompute does not lower it"

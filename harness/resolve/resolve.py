@@ -198,14 +198,14 @@ def _follow_stages(layer: Layer, spec: ExperimentSpec, _choice: Choice) -> _Foll
 
 def _follow_vp(layer: Layer, spec: ExperimentSpec, _choice: Choice) -> _Followed:
     """Set the virtual size that megatron-core reads from a layout; drop the point's where -pp 1 leaves one stage."""
-    p, pp = spec.parallelism, spec.parallelism.pipeline_model_parallel_size
-    is_dropped = pp == 1 and _given(layer, _PP) and not _given(layer, _VP)
-    vp = 1 if is_dropped else p.num_virtual_stages if layout_problem(spec.model, p) else num_virtual_stages(p)
-    if vp == p.num_virtual_stages:
+    p, pp, of_pp = spec.parallelism, spec.parallelism.pipeline_model_parallel_size, _given(layer, _PP)
+    is_dropped = pp == 1 and of_pp and not _given(layer, _VP)
+    of_layout = p.num_virtual_stages if layout_problem(spec.model, p) else num_virtual_stages(p)
+    if (vp := 1 if is_dropped else of_layout) == p.num_virtual_stages:
         return {}, ""
-    source = layer[_PP if _given(layer, _PP) else _LAYOUT].source
+    source = layer[_PP if of_pp else _LAYOUT].source
     why = f"without VP {p.num_virtual_stages}" if is_dropped else f"{pp * vp} chunks, so VP {vp} (-vp sets it)"
-    return {_VP: Setting(None if is_dropped else vp, source)}, f"{LAID_OUT} on PP {pp}: {why}" * _given(layer, _PP)
+    return {_VP: Setting(None if is_dropped else vp, source)}, f"{LAID_OUT} on PP {pp}: {why}" if of_pp else ""
 
 
 def _follow_alignment(layer: Layer, spec: ExperimentSpec, _choice: Choice) -> _Followed:
