@@ -13,6 +13,11 @@ from tests.engine.prepared import ALONE, ROOT, SETTINGS, run_forked
 RANKS = ROOT / "tests" / "engine" / "ranks"
 
 
+@pytest.fixture(name="torch")
+def _torch():
+    return pytest.importorskip("torch")
+
+
 @pytest.fixture(name="engine", scope="module")
 def _engine():
     """The mapping of a spec, imported where transformer-engine is blocked; megatron-core's traces in os.environ go."""

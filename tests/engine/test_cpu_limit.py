@@ -6,11 +6,6 @@ pytestmark = pytest.mark.train
 KIB = 1024
 
 
-@pytest.fixture(name="torch")
-def _torch():
-    return pytest.importorskip("torch")
-
-
 @pytest.fixture
 def limit():
     from harness.engine.memory import CpuLimit

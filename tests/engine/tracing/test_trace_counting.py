@@ -134,11 +134,6 @@ def test_a_collective_without_a_known_cost_is_named_and_receiving_costs_nothing(
     assert cost_of(torch.ops.c10d.recv_.default, (), {}) is None
 
 
-@pytest.fixture(name="torch")
-def _torch():
-    return pytest.importorskip("torch")
-
-
 @pytest.fixture
 def peak():
     from harness.engine.tracing.ledger import watched_peak_bytes
