@@ -112,14 +112,17 @@ def kind_of_step(spec: ExperimentSpec, time: "StepTime") -> str:
 def sources_of(gpu: str, kind: str) -> dict[tuple[str, str], tuple[float, int]]:
     """Return the nearest measured steps of a class by GPU type and kind, which is as ``fp8 short dense``.
 
-    Its own; else those of its generation, whose constants it has; else of others; its precision before another.
+    Its own; else those of its generation, whose constants it has; else of others; its precision before another. Where
+    none is measured anywhere, those that the same part of the machine makes slow: ``host-bound experts``.
     """
 
     def distance(where: tuple[str, str]) -> tuple[bool, bool, bool]:
         return generation_of(where[0]) != generation_of(gpu), where[1] != kind, where != (gpu, kind)
 
     rows = {(name, each): row for name, kinds in fitted().errors.items() for each, row in kinds.items()}
-    alike = {where: row for where, row in rows.items() if where[1].partition(" ")[2] == kind.partition(" ")[2]}
+    of = kind.partition(" ")[2]
+    alike = {where: row for where, row in rows.items() if where[1].partition(" ")[2] == of}
+    alike = alike or {where: row for where, row in rows.items() if where[1].split()[1] == of.split()[0]}
     nearest = min(map(distance, alike))
     return {where: row for where, row in alike.items() if distance(where) == nearest}
 

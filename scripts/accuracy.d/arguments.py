@@ -167,7 +167,7 @@ def _treatment(name: str, plain: Arguments) -> str:
     if own in plain.read and own not in ("lr", "weight_decay"):  # which a figure never depends on
         return _READ
     kinds = {row.kind for row in known().get(own, ())}
-    return _SMALL if "small" in kinds else _DERIVED if "refused" in kinds else _HARMLESS
+    return _SMALL if kinds & {"small", "noted"} else _DERIVED if "refused" in kinds else _HARMLESS
 
 
 def _spec(row: Row, plain: Arguments) -> ExperimentSpec:

@@ -170,7 +170,7 @@ def lines(found: Fit, left_out: Mapping[str, str]) -> list[str]:
             (pair.left.step.name, pair.right.step.name, signed(pair.measured), signed(pair.predicted), "yes" if pair.is_right else "no")
             for pair in pairs(found.compared)
         )), "",
-        "Left out:", "", *(f"- {name}: {reason}" for name, reason in left_out.items()), "",
+        "Left out:", "", *(f"- {reason}: {', '.join(names)}" for reason, names in grouped((why, name) for name, why in left_out.items()).items()), "",
     ]  # fmt: skip
 
 
