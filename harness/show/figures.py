@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from harness.judge.gate import Finding
 from harness.records.metrics import Metric, RunClocks, Summary
@@ -16,19 +16,7 @@ _PREFIXES = ((1e18, "EFLOP"), (1e15, "PFLOP"), (1e12, "TFLOP"), (1e9, "GFLOP"), 
 
 def figure(metric: Metric, value: float | None) -> str:
     """Return a metric's value; the title of the metric names the unit where the value does not."""
-    if value is None:
-        return ABSENT
-    match metric.unit:
-        case "bytes":
-            return format_bytes(value)
-        case "s":
-            return format_seconds(value)
-        case "FLOP/step":
-            return format_flops(value)
-        case "fraction":
-            return f"{value * 100:.1f} %"
-        case _:
-            return format_rate(value)
+    return ABSENT if value is None else _BY_UNIT.get(metric.unit, format_rate)(value)
 
 
 def format_rate(value: float) -> str:
@@ -42,6 +30,12 @@ def format_flops(value: float) -> str:
         if value >= size:
             return f"{value / size:.3f} {unit}"
     return f"{value:.0f} FLOP"
+
+
+_BY_UNIT: Mapping[str, Callable[[float], str]] = {
+    "bytes": format_bytes, "s": format_seconds, "FLOP/step": format_flops,
+    "fraction": lambda value: f"{value * 100:.1f} %",
+}  # fmt: skip
 
 
 def spread(summary: Summary) -> str:
@@ -65,11 +59,9 @@ def clock_line(clocks: RunClocks | None) -> str:
     if clocks is None:
         return ""
     slowest, capped = clocks.slowest_rank, clocks.most_capped_rank
-    parts = (
-        [] if slowest is None else [f"SM {clock_figure(clocks)} (rank {slowest}, the lowest median)"],
-        [] if capped is None else [f"power cap {cap_figure(clocks)} of busy time (rank {capped}, the most)"],
-    )
-    return f"Clocks over the {clocks.over}: {'; '.join(text for part in parts for text in part)}"
+    parts = [] if slowest is None else [f"SM {clock_figure(clocks)} (rank {slowest}, the lowest median)"]
+    parts += [] if capped is None else [f"power cap {cap_figure(clocks)} of busy time (rank {capped}, the most)"]
+    return f"Clocks over the {clocks.over}: {'; '.join(parts)}"
 
 
 def allowed_change(metric: Metric, finding: Finding) -> str:

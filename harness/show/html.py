@@ -15,7 +15,6 @@ from harness.show.page import (
     WHOLE,
     Block,
     Code,
-    Column,
     Details,
     Facts,
     Line,
@@ -128,7 +127,8 @@ def _html(block: Block, level: int) -> str:  # noqa: PLR0911 (an arm per kind of
         case Line():
             return f'<div class="line {block.style}">{_copyable(block)}</div>'
         case Listing():
-            return _list(block.lines)
+            items = (f'<li class="{line.style}">{_copyable(line)}</li>' for line in block.lines)
+            return f"<ul>{''.join(items)}</ul>" if block.items else ""
         case Facts():
             return _facts(block)
         case Table():
@@ -138,7 +138,8 @@ def _html(block: Block, level: int) -> str:  # noqa: PLR0911 (an arm per kind of
         case Code():
             return _code(block.text)
         case Picture():
-            return _figure(block, level)
+            figure = f"<figure>{svg(block)}<figcaption>{_text(block.caption)}</figcaption></figure>"
+            return f"<h{level}>{_text(block.title)}</h{level}>{figure}"
         case _:
             return ""
 
@@ -160,18 +161,13 @@ def _code(text: str) -> str:
 
 
 def _spans(words: Words) -> str:
-    return "".join(_span(span) for span in spans(words))
+    return "".join(map(_span, spans(words)))
 
 
 def _span(span: Span) -> str:
     text = _text(span.text)
     linked = f'<a href="{escape(span.link)}">{text}</a>' if span.link else text
     return linked if span.style == "plain" else f'<span class="{span.style}">{linked}</span>'
-
-
-def _list(lines: Iterable[Line]) -> str:
-    items = "".join(f'<li class="{line.style}">{_copyable(line)}</li>' for line in lines)
-    return f"<ul>{items}</ul>" if items else ""
 
 
 def _facts(block: Facts) -> str:
@@ -196,7 +192,9 @@ def _html_table(table: Table) -> str:
         f'<th scope="col" class="{kind}">{escape(column.title)}</th>' if column.title else f'<td class="{kind}"></td>'
         for column, kind in zip(table.columns, kinds, strict=True)
     )
-    heading = next((at for at, column in enumerate(table.columns) if _heads_rows(column)), None)
+    # Neither marks, which have no title, nor numbers name a row.
+    heads = (at for at, column in enumerate(table.columns) if column.title not in ("", "#") and not column.right)
+    heading = next(heads, None)
     titles = [escape(column.title) for column in table.columns]
     rows = (
         "".join(
@@ -214,11 +212,6 @@ def _html_table(table: Table) -> str:
 
 _LONGEST_WHOLE = 40  # characters; a longer text folds, so that it fits a phone and columns after it stay in sight
 _BAR = re.compile("^[█▉▊▋▌▍▎▏]+ +")  # the bar of a terminal; a page has a picture
-
-
-def _heads_rows(column: Column) -> bool:
-    """Return whether the column may name the rows: neither marks, which have no title, nor numbers."""
-    return bool(column.title) and column.title != "#" and not column.right
 
 
 def _cell(words: Words, kind: str, title: str, *, is_heading: bool = False) -> str:
@@ -246,10 +239,3 @@ def _html_section(section: Section, level: int) -> str:
     if section.folded:
         return f"<details><summary>{escape(section.title)}</summary><div{named}>{inner}</div></details>"
     return f"<h{level}{named}>{_text(section.title)}</h{level}>{inner}"
-
-
-def _figure(picture: Picture, level: int) -> str:
-    return (
-        f"<h{level}>{_text(picture.title)}</h{level}><figure>{svg(picture)}"
-        f"<figcaption>{_text(picture.caption)}</figcaption></figure>"
-    )

@@ -80,7 +80,7 @@ def _bullets(lines: Iterable[Words]) -> str:
 
 
 def _inline(words: Words, *, bold: bool = False) -> str:
-    text = "".join(_markdown_span(span) for span in spans(words))
+    text = "".join(map(_markdown_span, spans(words)))
     return f"**{text}**" if bold else text
 
 

@@ -4,7 +4,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from harness.show.page import AMOUNT, on_one_line
 from harness.show.terminal import Console
@@ -64,11 +64,8 @@ def _shown(bar: "Bar", task: "TaskID", before: str = "") -> Show:
     return show
 
 
-class Counting(Protocol):
-    """Is called with the number done, the number to do, and a text on what is known so far."""
-
-    def __call__(self, done: int, of: int, text: str = "") -> None:
-        """Show them."""
+Counting = Callable[..., None]
+"""Is called with the number done, the number to do, and perhaps a text on what is known so far."""
 
 
 @contextmanager
@@ -124,32 +121,7 @@ class LogProgress:
         sys.stderr.flush()
 
 
-class CellProgress(Protocol):
-    """Receives the progress of a sweep. ``title`` names a run; ``show`` is that of :func:`step_progress`."""
-
-    def expect(self, num_runs: int) -> None:
-        """Set how many runs there will be in all."""
-
-    def start(self, title: str, num_steps: int) -> Show:
-        """Begin a run."""
-
-    def finish(self, line: str) -> None:
-        """End the run; ``line`` is its result."""
-
-    def note(self, line: str) -> None:
-        """Show a line about anything else."""
-
-
-@contextmanager
-def cell_progress(
-    console: Console, num_runs: int, *, clock: Callable[[], float] = time.monotonic
-) -> Iterator[CellProgress]:
-    """Show two bars on a terminal; elsewhere a line per finished run with -v. ``num_runs``: runs still to be done."""
-    with _bars(console) as bar:
-        yield _Bars(bar, num_runs, clock)
-
-
-class _Bars:
+class CellProgress:
     """Bars of all runs and of the one that is at work, and a line for each that has ended."""
 
     def __init__(self, bar: "Bar", num_runs: int, clock: Callable[[], float]) -> None:
@@ -159,10 +131,12 @@ class _Bars:
         self._title = ""
 
     def expect(self, num_runs: int) -> None:
+        """Set how many runs there will be in all."""
         self._num_runs = num_runs
         self._bar.update(self._all, total=num_runs)
 
     def start(self, title: str, num_steps: int) -> Show:
+        """Begin a run; ``title`` names it."""
         from rich.markup import escape
 
         self._title, shown = title, escape(on_one_line(title))
@@ -170,20 +144,27 @@ class _Bars:
         return _shown(self._bar, self._run, f"{shown}: ")
 
     def finish(self, line: str) -> None:
+        """End the run; ``line`` is its result."""
         if self._run is not None:
             self._bar.remove_task(self._run)
             self._run = None
-        eta = self._counted()
+        self._num_done += 1
+        left = max(0, self._num_runs - self._num_done)
+        eta = f"{format_seconds((self._clock() - self._began) / self._num_done * left)} left" if left else ""
         if self._bar.console.is_terminal or AMOUNT.get() == "all":
             place = f"[{self._num_done}/{self._num_runs}]"
             self.note(f"{place} {self._title}: {line}{f' ({eta})' if eta else ''}")
         self._bar.update(self._all, advance=1, eta=eta)
 
-    def _counted(self) -> str:
-        """Count a run; return how long the others take at the mean pace so far."""
-        self._num_done += 1
-        left = max(0, self._num_runs - self._num_done)
-        return f"{format_seconds((self._clock() - self._began) / self._num_done * left)} left" if left else ""
-
     def note(self, line: str) -> None:
+        """Show a line about anything else."""
         self._bar.console.print(on_one_line(line), markup=False, soft_wrap=True)
+
+
+@contextmanager
+def cell_progress(
+    console: Console, num_runs: int, *, clock: Callable[[], float] = time.monotonic
+) -> Iterator[CellProgress]:
+    """Show two bars on a terminal; elsewhere a line per finished run with -v. ``num_runs``: runs still to be done."""
+    with _bars(console) as bar:
+        yield CellProgress(bar, num_runs, clock)

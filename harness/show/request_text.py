@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from harness.experiment.effective import EffectiveRecompute
-from harness.experiment.experiment import BridgeEngine, ExperimentSpec
+from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.recompute import shown_setting
 from harness.experiment.rules.rule import Finding
 from harness.experiment.user_buffers import UserBuffers
@@ -57,20 +57,20 @@ def record_facts(record: RunRecord) -> Facts:
 
 def request_rows(spec: ExperimentSpec) -> list[tuple[str, str]]:
     """Return the request: recipe, layout, batch, recompute."""
+    engine, batch = spec.engine, spec.batch
+    overrides = counted(len(engine.overrides), "setting") if engine and engine.overrides else ""
+    replaced = f", {overrides} replaced by options" * bool(overrides)
+    micro_batches = counted(spec.num_microbatches, "micro-batch", "es")
+    sizes = f"micro {batch.micro_batch_size}, global {batch.global_batch_size} ({micro_batches})"
     return [
         ("Recipe", f"{spec.recipe}, {spec.task}, {spec.compute_dtype}, {_gpus(spec)}"),
-        *([("Engine", _engine(spec.engine))] if spec.engine else []),
+        *([("Engine", f"Megatron-Bridge {engine.version}, {engine.forward_step}{replaced}")] if engine else []),
         ("Parallelism", _parallelism(spec)),
-        ("Batch", _batch(spec)),
+        ("Batch", f"{sizes}, sequence {batch.seq_length}, {counted(spec.measure.max_steps, 'step')}"),
         ("Recompute", spec.recompute.text),
         *([("TP overlap", _overlap(spec))] if spec.makes_user_buffers else []),
         ("Fingerprint", spec.fingerprint),
     ]
-
-
-def _engine(engine: BridgeEngine) -> str:
-    replaced = f", {counted(len(engine.overrides), 'setting')} replaced by options" if engine.overrides else ""
-    return f"Megatron-Bridge {engine.version}, {engine.forward_step}{replaced}"
 
 
 def _gpus(spec: ExperimentSpec) -> str:
@@ -103,15 +103,6 @@ def _overlap(spec: ExperimentSpec) -> str:
 def described_buffers(buffers: UserBuffers) -> str:
     """Return the names of known configurations with these buffers, then the GEMMs."""
     return ": ".join([*filter(None, [" = ".join(buffers.names)]), f"GEMMs {buffers}"])
-
-
-def _batch(spec: ExperimentSpec) -> str:
-    batch = spec.batch
-    return (
-        f"micro {batch.micro_batch_size}, global {batch.global_batch_size} "
-        f"({counted(spec.num_microbatches, 'micro-batch', 'es')}), "
-        f"sequence {batch.seq_length}, {counted(spec.measure.max_steps, 'step')}"
-    )
 
 
 def effect_rows(effective: EffectiveRecompute) -> list[tuple[str, str]]:
