@@ -62,12 +62,12 @@ def _set(assignments: str) -> Words:
     return tuple(word for each in assignments.split() for word in ("--set", each))
 
 
-def _switch(on: str, off: str) -> Callable[[str], Words]:
-    return lambda text: _set(on if truth(text) else off)
+def _switch(on: str, off: str) -> Meaning:
+    return Meaning(f"--set {on}", lambda text: _set(on if truth(text) else off), "BOOL")
 
 
-def _value(path: str) -> Callable[[str], Words]:
-    return lambda text: ("--set", f"{path}={text}")
+def _value(path: str, metavar: str) -> Meaning:
+    return Meaning(f"--set {path}={metavar}", lambda text: ("--set", f"{path}={text}"), metavar)
 
 
 def _rate(text: str) -> Words:
@@ -155,31 +155,25 @@ def _in_train_job(where: str, *patterns: str) -> dict[str, Meaning]:
 
 
 MEANINGS: Mapping[str, Meaning] = {
-    "--use_megatron_fsdp": Meaning(
-        "--set ddp.use_megatron_fsdp=true ddp.average_in_collective=false",
-        _switch("ddp.use_megatron_fsdp=true ddp.average_in_collective=false", "ddp.use_megatron_fsdp=false"), "BOOL"),
+    "--use_megatron_fsdp": _switch(
+        "ddp.use_megatron_fsdp=true ddp.average_in_collective=false", "ddp.use_megatron_fsdp=false"),
     "--nccl_ub": Meaning(
         "--set ddp.nccl_ub=true ddp.average_in_collective=false, -E NCCL_NVLS_ENABLE=1 -E NCCL_CTA_POLICY=1",
         _nccl_ub, "BOOL"),
-    "--moe_a2a_overlap": Meaning(
-        "--set kernels.overlap_moe_expert_parallel_comm=true kernels.moe_shared_expert_overlap=false",
-        _switch("kernels.overlap_moe_expert_parallel_comm=true kernels.moe_shared_expert_overlap=false",
-                "kernels.overlap_moe_expert_parallel_comm=false"), "BOOL"),
+    "--moe_a2a_overlap": _switch(
+        "kernels.overlap_moe_expert_parallel_comm=true kernels.moe_shared_expert_overlap=false",
+        "kernels.overlap_moe_expert_parallel_comm=false"),
     "--moe_flex_dispatcher_backend": Meaning(
         "--set kernels.moe_token_dispatcher_type=flex kernels.moe_flex_dispatcher_backend=NAME"
         " kernels.moe_shared_expert_overlap=false; None: alltoall", _dispatcher, "NAME"),
-    "--use_tokendrop": Meaning(
-        "--set kernels.moe_expert_capacity_factor=1.0 kernels.moe_pad_expert_input_to_capacity=true"
+    "--use_tokendrop": _switch(
+        "kernels.moe_expert_capacity_factor=1.0 kernels.moe_pad_expert_input_to_capacity=true"
         " model.moe.moe_router_force_load_balancing=false",
-        _switch("kernels.moe_expert_capacity_factor=1.0 kernels.moe_pad_expert_input_to_capacity=true"
-                " model.moe.moe_router_force_load_balancing=false",
-                "kernels.moe_expert_capacity_factor=null kernels.moe_pad_expert_input_to_capacity=false"
-                " model.moe.moe_router_force_load_balancing=true"), "BOOL"),
-    "--pipeline_model_parallel_layout": Meaning(
-        "--set parallelism.pipeline_model_parallel_layout=TEXT",
-        _value("parallelism.pipeline_model_parallel_layout"), "TEXT"),
-    "--num_moe_experts": Meaning("--set model.moe.num_moe_experts=N", _value("model.moe.num_moe_experts"), "N"),
-    "--vocab_size": Meaning("--set model.vocab_size=N", _value("model.vocab_size"), "N"),
+        "kernels.moe_expert_capacity_factor=null kernels.moe_pad_expert_input_to_capacity=false"
+        " model.moe.moe_router_force_load_balancing=true"),
+    "--pipeline_model_parallel_layout": _value("parallelism.pipeline_model_parallel_layout", "TEXT"),
+    "--num_moe_experts": _value("model.moe.num_moe_experts", "N"),
+    "--vocab_size": _value("model.vocab_size", "N"),
     "--lr": Meaning("--set optimizer.lr=RATE", _rate, "RATE"),
     "--use_recipes": Meaning("--variant library", lambda _: ("--variant", "library"), "(flag)"),
     "--config_variant": Meaning("--variant NAME", _option("--variant"), "NAME"),
@@ -251,7 +245,9 @@ def in_our_words(args: Sequence[str], own: Mapping[str, bool]) -> list[str]:
         if theirs is not None and (name not in own or _is_a_flag_here(theirs, own[name], rest, equals)):
             given = _values(theirs, value if equals else None, rest)
             with problems.collecting():
-                out += _taken(_meant(theirs, name, given, own), own)
+                meant = _meant(theirs, name, given, own)
+                is_of_slurm = meant[:1] and meant[0].removeprefix("--") in (*_SLURM, "container_mounts", "detach")
+                out += [] if is_of_slurm and meant[0] not in own else meant  # a command that starts nothing lacks them
         elif name in own and not equals and theirs and theirs.values == "?" and not _has_value(rest):
             pass  # as in Megatron-Bridge, the option without its value asks for nothing
         elif name in own:
@@ -292,14 +288,6 @@ def _values(theirs: Spelling, joined: str | None, rest: list[str]) -> list[str]:
     return found
 
 
-def _taken(words: Words, own: Mapping[str, bool]) -> list[str]:
-    """Leave out options of Slurm that the command lacks, because it starts nothing."""
-    is_lacking = (
-        bool(words) and words[0] not in own and words[0].removeprefix("--") in (*_SLURM, "container_mounts", "detach")
-    )
-    return [] if is_lacking else list(words)
-
-
 def _meant(theirs: Spelling, typed: str, given: list[str], own: Mapping[str, bool]) -> Words:
     meaning = MEANINGS.get(theirs.name)
     if meaning is None and theirs.name not in own:  # `run` has it: where a job runs, and how it is judged
@@ -335,7 +323,6 @@ def help_rows() -> Iterator[tuple[str, str]]:
     """Yield the name of each option that help shows, and the setting or the options that replace it."""
     for name, meaning in MEANINGS.items():
         if meaning.metavar:
-            text = (
-                meaning.text.split("=")[0].removeprefix("--set ") if meaning.text.startswith("--set") else meaning.text
-            )
-            yield (name if meaning.metavar == "(flag)" else f"{name} {meaning.metavar}"), text
+            is_set, text = meaning.text.startswith("--set"), meaning.text.removeprefix("--set ")
+            metavar = "" if meaning.metavar == "(flag)" else f" {meaning.metavar}"
+            yield name + metavar, text.split("=")[0] if is_set else text

@@ -4,7 +4,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar
 
@@ -235,20 +235,13 @@ def spread(args: list[str], many: Mapping[str, str | None]) -> list[str]:
     >>> spread(["--exact", "none", "mlp", "-g", "h100", "--exact"], {"--exact": "recommended"})
     ['--exact', 'none', '--exact', 'mlp', '-g', 'h100', '--exact', 'recommended']
     """
-    out: list[str] = []
-    position = 0
-    while position < len(args):
-        name, position = args[position], position + 1
-        out.append(name)
-        if name not in many:
-            continue
-        values = []
-        while position < len(args) and not args[position].startswith("-"):
-            values.append(args[position])
-            position += 1
-        default = many[name]
-        values = values or ([default] if default is not None else [])
-        out[-1:] = [word for value in values for word in (name, value)] or [name]
+    out, rest = list[str](), list(args)
+    while rest:
+        name = rest.pop(0)
+        given = list(takewhile(lambda word: not word.startswith("-"), rest)) if name in many else []
+        del rest[: len(given)]
+        values = given or [value for value in (many.get(name),) if value is not None]
+        out += [word for value in values for word in (name, value)] or [name]
     return out
 
 

@@ -14,25 +14,20 @@ from harness.records.folders import SUITES, SWEEPS, golden_dir, recipe_paths, re
 
 TASKS = ("pretrain", "sft", "peft")
 
-Completer = Callable[[typer.Context, str], list[str]]
+Completer = Callable[..., list[str]]
+"""Takes the context, the word that was begun, both or neither; typer looks at the types."""
 
 
 def one_of(values: Iterable[str]) -> Completer:
     """Completes to one of ``values``."""
     known = list(values)
-
-    def complete(ctx: typer.Context, incomplete: str) -> list[str]:
-        del ctx, incomplete
-        return known
-
-    return complete
+    return lambda: known
 
 
 def _listed(values: Iterable[str]) -> Completer:
     known = tuple(values)
 
-    def complete(ctx: typer.Context, incomplete: str) -> list[str]:
-        del ctx
+    def complete(incomplete: str) -> list[str]:
         before, comma, _ = incomplete.rpartition(",")
         return [before + comma + value for value in known if value not in before.split(",")]
 
@@ -44,41 +39,35 @@ modules = _listed((*MODULES, "none"))
 settings = _listed(("none", *MODULES, "full:uniform:1", "full:block:1"))
 
 
-def recipes(ctx: typer.Context, incomplete: str) -> list[str]:
+def recipes(ctx: typer.Context) -> list[str]:
     """Names of recipes; of one family where `-m` names it."""
-    del incomplete
     family = ctx.params.get("model_family_name")
     return [path.stem for path in _recipe_files(ctx) if family in (None, path.parent.name)]
 
 
-def families(ctx: typer.Context, incomplete: str) -> list[str]:
+def families(ctx: typer.Context) -> list[str]:
     """Families of recipes."""
-    del incomplete
     return sorted({path.parent.name for path in _recipe_files(ctx)})
 
 
-def suites(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names of suites."""
-    del incomplete
-    return _in_recipes(ctx, SUITES)
+def _in_recipes(kind: str) -> Completer:
+    def complete(ctx: typer.Context) -> list[str]:
+        return sorted(path.stem for path in (recipes_dir(ctx.params.get("recipes_dir")) / kind).glob("*.yaml"))
+
+    return complete
 
 
-def sweep_files(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names of sweep files."""
-    del incomplete
-    return _in_recipes(ctx, SWEEPS)
+suites, sweep_files = _in_recipes(SUITES), _in_recipes(SWEEPS)
 
 
-def goldens(ctx: typer.Context, incomplete: str) -> list[str]:
+def goldens(ctx: typer.Context) -> list[str]:
     """Names of goldens as `golden list` prints them."""
-    del incomplete
     folder = golden_dir(ctx.params.get("golden_dir"))
     return sorted(str(path.relative_to(folder).with_suffix("")) for path in folder.glob("*/*.json"))
 
 
 def _in_results(*kinds: str) -> Completer:
-    def complete(ctx: typer.Context, incomplete: str) -> list[str]:
-        del incomplete
+    def complete(ctx: typer.Context) -> list[str]:
         folders = (results_dir(ctx.params.get("results_dir")) / kind for kind in kinds)
         return sorted(path.name for folder in folders if folder.is_dir() for path in folder.iterdir() if path.is_dir())
 
@@ -89,14 +78,13 @@ runs, sweeps, nights, jobs = (_in_results(kind) for kind in ("runs", "sweeps", "
 stored = _in_results("runs", "sweeps", "nights")
 
 
-def runs_and_goldens(ctx: typer.Context, incomplete: str) -> list[str]:
+def runs_and_goldens(ctx: typer.Context) -> list[str]:
     """Runs by id and goldens by name."""
-    return [*goldens(ctx, incomplete), *runs(ctx, incomplete)]
+    return [*goldens(ctx), *runs(ctx)]
 
 
-def commands(ctx: typer.Context, incomplete: str) -> list[str]:
+def commands(ctx: typer.Context) -> list[str]:
     """Commands of mbr-perf, and those of a group that stands before."""
-    del incomplete
     group: object = ctx.find_root().command
     for word in ctx.params.get("command") or ():
         group = getattr(group, "commands", {}).get(word)
@@ -105,7 +93,3 @@ def commands(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def _recipe_files(ctx: typer.Context) -> list[Path]:
     return recipe_paths(recipes_dir(ctx.params.get("recipes_dir")))
-
-
-def _in_recipes(ctx: typer.Context, kind: str) -> list[str]:
-    return sorted(path.stem for path in (recipes_dir(ctx.params.get("recipes_dir")) / kind).glob("*.yaml"))

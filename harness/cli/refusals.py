@@ -35,11 +35,9 @@ def tell(error: HarnessError, arguments: Sequence[str]) -> None:
         print(f"error: {visible(redact_shapes(short))}", file=sys.stderr)
 
 
-_FAULTS = frozenset(
-    {
-        errno.EIO, errno.ESTALE, errno.EDQUOT, errno.ENOSPC, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.EACCES,
-        errno.EPERM, errno.EROFS, errno.ENOTCONN, errno.ETIMEDOUT, errno.ENXIO, errno.ENOLCK, errno.EBUSY,
-    }
+_FAULTS = (
+    errno.EIO, errno.ESTALE, errno.EDQUOT, errno.ENOSPC, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.EACCES,
+    errno.EPERM, errno.EROFS, errno.ENOTCONN, errno.ETIMEDOUT, errno.ENXIO, errno.ENOLCK, errno.EBUSY,
 )  # fmt: skip
 """Errors of files and disks that are no bug of mbr-perf."""
 
