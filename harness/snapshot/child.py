@@ -8,9 +8,8 @@ import sys
 from collections.abc import Sequence
 from typing import IO, Any, NoReturn
 
-from harness.snapshot.blocks import Blocks, blocks_by_device
+from harness.snapshot.blocks import Blocks, blocks_by_device, last_failure
 from harness.snapshot.fields import SnapshotFormatError, text, torchs_layout
-from harness.snapshot.requests import last_failure
 from harness.snapshot.stacks import Owner, Stacks
 from harness.snapshot.values import DeviceMemory, Holder, Question, SnapshotSummary
 
@@ -24,7 +23,7 @@ class _PlainUnpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> NoReturn:
         """Refuse every global, also those of the extension registry."""
-        raise RefusedPickleError(f"it asks for {_shown(module)}.{_shown(name)}, but a snapshot holds only plain values")
+        raise RefusedPickleError(f"it asks for {text(module)}.{text(name)}, but a snapshot holds only plain values")
 
     def persistent_load(self, pid: Any) -> NoReturn:
         """Refuse objects outside the file."""
@@ -88,12 +87,8 @@ def load_plain(stream: IO[bytes]) -> object:
         raise
     except _DAMAGED as error:
         raise RefusedPickleError(
-            f"it is damaged, cut short or not a pickle ({type(error).__name__}: {_shown(str(error))})"
+            f"it is damaged, cut short or not a pickle ({type(error).__name__}: {text(str(error))})"
         ) from error
-
-
-def _shown(text: str) -> str:
-    return "".join(char if char.isprintable() else "?" for char in text[:120])
 
 
 MOST_HOLDERS = 1000  # rows of a device; the rest becomes one row

@@ -35,14 +35,6 @@ class SnapshotLimits:
     time_per_byte_s: float = 60e-8
     replays_per_byte_s: float = 400e-8  # of one row: an event of 150 bytes is replayed about 15 times
 
-    def memory_bytes(self, num_bytes: int) -> int:
-        """Return the limit on the address space of the process, in bytes."""
-        return self.memory_base_bytes + int(self.memory_per_byte * num_bytes)
-
-    def time_s(self, num_bytes: int, num_rows: int = 0) -> float:
-        """Return the limit on the wall time of the process, in seconds; ``num_rows``: settings to replay."""
-        return self.time_base_s + (self.time_per_byte_s + self.replays_per_byte_s * num_rows) * num_bytes
-
 
 def snapshot_summary(
     path: Path, limits: SnapshotLimits | None = None, question: Question | None = None
@@ -102,7 +94,8 @@ def fullest_device(summary: SnapshotSummary) -> DeviceMemory:
 
 def _answer(path: Path, num_bytes: int, limits: SnapshotLimits, question: Question | None) -> str:
     num_rows = (1 + len(question.settings)) * (1 + len(question.without)) if question else 0
-    limit, seconds = limits.memory_bytes(num_bytes), limits.time_s(num_bytes, num_rows)
+    limit = limits.memory_base_bytes + int(limits.memory_per_byte * num_bytes)
+    seconds = limits.time_base_s + (limits.time_per_byte_s + limits.replays_per_byte_s * num_rows) * num_bytes
     # -P: Python imports nothing from the current folder.
     command = [sys.executable, "-P", "-m", "harness.snapshot.child", str(path), str(num_bytes), str(limit)]
     command += [question.model_dump_json()] if question else []

@@ -12,7 +12,6 @@ from harness.show.page import GAP, Block, Column, Facts, Line, Page, Table, answ
 from harness.snapshot.reading import fullest_device, snapshot_summary
 from harness.snapshot.values import (
     DeviceMemory,
-    FailedRequest,
     FirstFailure,
     Question,
     SnapshotSummary,
@@ -65,7 +64,10 @@ def verdict(device: DeviceMemory) -> OomVerdict | None:
     failure = device.failure
     if failure is None:
         return None
-    room, free = _unallocated(device, failure), failure.device_free_bytes or 0
+    room, free = device.releasable_bytes + device.stranded_bytes, failure.device_free_bytes or 0
+    if not failure.is_now:
+        used = failure.allocated_then_bytes + (device.rounding_bytes or 0) + device.private_free_bytes
+        room = max(0, failure.reserved_then_bytes - used)
     figures = AllocatorFigures(
         tried_bytes=failure.request_bytes,
         total_bytes=failure.reserved_then_bytes + free,
@@ -75,13 +77,6 @@ def verdict(device: DeviceMemory) -> OomVerdict | None:
         private_pool_bytes=sum(pool.reserved_bytes for pool in device.private_pools) or None,
     )
     return judged(figures, expandable_segments=device.has_expandable_segments)
-
-
-def _unallocated(device: DeviceMemory, failure: FailedRequest) -> int:
-    if failure.is_now:
-        return device.releasable_bytes + device.stranded_bytes
-    used = failure.allocated_then_bytes + (device.rounding_bytes or 0) + device.private_free_bytes
-    return max(0, failure.reserved_then_bytes - used)
 
 
 def snapshot_page(summary: SnapshotSummary, device: DeviceMemory, verdict: OomVerdict | None) -> Page:
@@ -131,15 +126,21 @@ def _failed(device: DeviceMemory, verdict: OomVerdict | None) -> str:
 
 
 def _sums(device: DeviceMemory) -> Table:
+    rounding = "in use; the snapshot lacks the requested sizes"
+    if device.rounding_bytes is not None:
+        rounding = f"in use, {format_bytes(device.rounding_bytes)} of it rounding"
+    pools = [f"{pool.pool} {format_bytes(pool.reserved_bytes)}" for pool in device.private_pools]
+    more = f" and {len(pools) - _MOST_POOLS} more" * (len(pools) > _MOST_POOLS)
+    private = f"in private pools (CUDA graphs), reserved: {', '.join(pools[:_MOST_POOLS])}{more}"
     expandable = ", expandable" if device.has_expandable_segments else ""
     blocks = f"{counted(device.num_segments, 'segment')}, {counted(device.num_blocks, 'block')}{expandable}"
     rows = [
         ("reserved", device.reserved_bytes, blocks),
-        ("allocated", device.allocated_bytes, _rounding(device)),
+        ("allocated", device.allocated_bytes, rounding),
         ("pending", device.pending_bytes, "freed, but another stream may still use it"),
         ("releasable", device.releasable_bytes, "torch.cuda.empty_cache() returns it to the device"),
         ("stranded", device.stranded_bytes, "free, but in a segment with live blocks"),
-        ("private free", device.private_free_bytes, _pools(device)),
+        ("private free", device.private_free_bytes, private),
         ("largest free", device.largest_free_bytes, "the largest free block outside private pools"),
     ]
     always = ("reserved", "allocated", "stranded", "largest free")
@@ -174,19 +175,6 @@ def _first_failure(failure: FirstFailure | None) -> str:
         return "too small for the blocks from before the history"
     where = f", {failure.module}, {failure.site}" if failure.site else ""
     return f"request {failure.number} fails: {format_bytes(failure.request_bytes)}{where}"
-
-
-def _rounding(device: DeviceMemory) -> str:
-    if device.rounding_bytes is None:
-        return "in use; the snapshot lacks the requested sizes"
-    return f"in use, {format_bytes(device.rounding_bytes)} of it rounding"
-
-
-def _pools(device: DeviceMemory) -> str:
-    pools = device.private_pools
-    named = [f"{pool.pool} {format_bytes(pool.reserved_bytes)}" for pool in pools[:_MOST_POOLS]]
-    more = f" and {len(pools) - _MOST_POOLS} more" if len(pools) > _MOST_POOLS else ""
-    return f"in private pools (CUDA graphs), reserved: {', '.join(named)}{more}"
 
 
 def _holders(device: DeviceMemory) -> Iterator[Block]:

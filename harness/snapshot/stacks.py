@@ -84,21 +84,18 @@ def module_of(frames: Iterable[Frame]) -> str:
     found: ModuleRow | None = None
     for frame in frames:
         if found is None or found.module == "mlp":
-            found = _within(found, _row(frame))
+            row = _row(frame)  # experts contain the dense block, so its memory there belongs to the experts
+            found = row if found is None or (row and row.module in ("moe", "shared_experts")) else found
     if found is None:
-        is_backward = any(_runs_backward(frame) for frame in frames)
-        return BACKWARD if is_backward else UNKNOWN
+        nodes = (_OPERATION.search(frame.function) for frame in frames)
+        is_backward = any(_MCORE in frame.path and frame.function.endswith(_BACKWARD) for frame in frames)
+        return BACKWARD if is_backward or any(node and node["node"] for node in nodes) else UNKNOWN
     if not found.is_model:
         return found.module
     if _is_recomputing(frames):
         return f"{found.module} (recompute)"
     is_constructing = any(_is_megatron(frame) and frame.function in _CONSTRUCTING for frame in frames)
     return f"{found.module} (weights)" if is_constructing else found.module
-
-
-def _runs_backward(frame: Frame) -> bool:
-    node = _OPERATION.search(frame.function)
-    return bool(node and node["node"]) or (_MCORE in frame.path and frame.function.endswith(_BACKWARD))
 
 
 def forward_modules(frames: Sequence[Frame]) -> frozenset[str]:
@@ -139,13 +136,6 @@ def _is_recomputing(frames: Iterable[Frame]) -> bool:
 
 def _is_megatron(frame: Frame) -> bool:
     return _MCORE in frame.path or "transformer_engine/" in frame.path
-
-
-def _within(inner: ModuleRow | None, outer: ModuleRow | None) -> ModuleRow | None:
-    """Choose between two modules: experts contain the dense block, so its memory there belongs to the experts."""
-    if inner is None or (outer is not None and outer.module in ("moe", "shared_experts")):
-        return outer
-    return inner
 
 
 def _row(frame: Frame) -> ModuleRow | None:
@@ -195,7 +185,7 @@ class Stacks:
         """Return the modules in whose forward pass ``frames`` lie; none inside a recomputation."""
         return self._known(frames).forward
 
-    def _known(self, frames: object) -> "_Known":
+    def _known(self, frames: object) -> _Known:
         if not isinstance(frames, (list, tuple)) or not frames:
             return _NOTHING
         stack = frames[0] if type(frames[0]) is list else frames  # shared while the file was read
@@ -204,8 +194,9 @@ class Stacks:
             key = tuple(map(id, stack[:_DEEPEST]))
             known = self._by_frames.get(key)
             if known is None:
-                made = map(self._frame, stack[:_DEEPEST])
-                known = self._made([each for each in made if not _RECORDER.search(each.function)])
+                made = [each for each in map(self._frame, stack[:_DEEPEST]) if not _RECORDER.search(each.function)]
+                site = site_of(made)
+                known = _Known(Owner(module_of(made), site), forward_modules(made)) if site else _NOTHING
                 self._by_frames[key] = known
             self._by_list[id(stack)] = known
         return known
@@ -219,8 +210,3 @@ class Stacks:
             known = Frame(text(entry.get("filename")), number, text(entry.get("name")))
             self._frames[id(value)] = known
         return known
-
-    @staticmethod
-    def _made(frames: list[Frame]) -> "_Known":
-        site = site_of(frames)
-        return _Known(Owner(module_of(frames), site), forward_modules(frames)) if site else _NOTHING

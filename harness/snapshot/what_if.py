@@ -9,9 +9,8 @@ from harness.errors import BadRequestError, Problems, nearest
 from harness.experiment.modules import MODULES
 from harness.predict.allocator_replay import Event, replayed, sought
 from harness.predict.allocator_settings import MIN_BLOCK_BYTES, AllocatorSettings, settings_of
-from harness.snapshot.blocks import HeldBlock, held_blocks
+from harness.snapshot.blocks import RESERVING, HeldBlock, held_blocks
 from harness.snapshot.fields import SnapshotFormatError, size, text, torchs_layout
-from harness.snapshot.requests import RESERVING
 from harness.snapshot.stacks import Stacks
 from harness.snapshot.values import DeviceMemory, FirstFailure, Question, WhatIf, WhatIfRow
 from harness.units import GIB, counted
