@@ -58,18 +58,16 @@ def capture(command: Sequence[str], host: Host, timeout_s: float) -> Capture:
     Everything that it started and that still runs then is killed, also if this process is interrupted.
     """
     by_path = tuple(_called_by_path(command))
-    with tempfile.TemporaryDirectory(prefix="mbr-perf-") as made, signals_raised(_terminated):
+    with (
+        tempfile.TemporaryDirectory(prefix="mbr-perf-") as made,
+        signals_raised(lambda _: SystemExit(ExitCode.TERMINATED)),
+    ):
         folder = Path(made)
         shell = {**host.shell, **_stand_ins(folder, host)}
         with os_errors_reported(f"{shlex.join(command)}: cannot be started", "mbr-perf capture -- bash run.sh"):
             code, said = _played(command, shell, timeout_s)
         jobs = tuple(_job(path, host.shell) for path in sorted(folder.glob("*.json")))
     return Capture(jobs, code, redact(said), by_path)
-
-
-def _terminated(_number: int) -> SystemExit:
-    """End this process, and the script with it."""
-    return SystemExit(int(ExitCode.TERMINATED))
 
 
 def _stand_ins(folder: Path, host: Host) -> dict[str, str]:

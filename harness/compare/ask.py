@@ -80,9 +80,8 @@ def _is_about_a_log(ours: "Side", theirs: "Side | None") -> bool:
 
 def _compare_log(what: CompareOptions, judge: JudgeOptions, ours: "Side", theirs: "Side | None") -> ExitCode:
     from harness.cli.requests import read
-    from harness.compare.following import followed
     from harness.compare.foreign import OF_BRIDGE, ForeignRequest, compare_foreign
-    from harness.compare.show import foreign_page
+    from harness.compare.show import followed, foreign_page
     from harness.imports.sides import side_of
     from harness.judge.compare import WindowOptions
     from harness.judge.gate import Thresholds

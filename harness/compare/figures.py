@@ -80,7 +80,8 @@ def judge_log(
     withheld = (Verdict.INCONCLUSIVE, "; ".join(every)) if every else None
     notes = dict.fromkeys((*log.notes, *golden.notes, *_batches_of_ramp(log, steps)))
     rows = (*_speeds(log, golden, steps, notes), *_memory(log, golden, allowed, notes))
-    judged = (*(judge_figure(*row, allowed, withheld) for row in rows if _is_shown(*row)), *_gradients(log))
+    shown = (row for row in rows if row[0].gate or any(each and each.value is not None for each in row[1:]))
+    judged = (*(judge_figure(*row, allowed, withheld) for row in shown), *_gradients(log))
     theirs = golden.log.truncated if golden.log else None
     short = f"the log ends at iteration {last}, the reference at {golden.timed[-1]}"
     is_short = last is not None and not log.truncated and last < max(window_of(golden, window).iterations, default=0)
@@ -104,10 +105,6 @@ def window_of(golden: ForeignGolden, options: WindowOptions, last: int | None = 
     if end is None:
         end = numbers[-1]
     return Window(start, end, tuple(number for number in numbers if start <= number - 1 < end))
-
-
-def _is_shown(metric: Metric, ours: Figure, theirs: Figure | None) -> bool:
-    return bool(metric.gate) or ours.value is not None or (theirs is not None and theirs.value is not None)
 
 
 def _speeds(log: ForeignLog, golden: ForeignGolden, window: Window, notes: dict[str, None]) -> Iterator[_Row]:

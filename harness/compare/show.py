@@ -1,15 +1,19 @@
-"""Shows a comparison with a log, or with golden values of another program."""
+"""Shows a comparison with a log, or with golden values of another program; of a growing log again and again."""
 
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 
 from harness.compare.figures import COUNTERS, ROWS, ForeignComparison
-from harness.compare.foreign import ForeignAnswer
+from harness.compare.foreign import ForeignAnswer, ForeignRequest, compare_foreign
 from harness.foreign.log import ForeignLog
-from harness.judge.gate import Finding, Verdict
+from harness.foreign.logs.sources import log_sources
+from harness.judge.gate import Verdict
 from harness.measure.result import compared_line, comparison_table, reasons
 from harness.records.metrics import Metric
-from harness.show.page import Details, Line, Page, details, listing
-from harness.units import counted, format_bytes
+from harness.show.page import Line, Page, details, listing, plain
+from harness.show.terminal import narration
+from harness.units import counted, format_bytes, shortened
 
 SHOWN: Mapping[str, Metric] = {
     **ROWS,
@@ -30,9 +34,10 @@ def foreign_page(answer: ForeignAnswer) -> Page:
     log, judged = answer.read, answer.judged
     shown = [f for f in judged.comparison.findings if f.golden is not None or f.verdict is not Verdict.NOT_GATED]
     stated = " ".join(finding.reason for finding in shown)
-    why = ((f.reason, SHOWN[f.metric].title) for f in shown if _has_reason(f))
+    spoken = (f for f in shown if f.current or f.verdict is not Verdict.PASS)  # a check that found nothing is silent
+    why = ((f.reason, SHOWN[f.metric].title) for f in spoken if f.reason and f.verdict is not Verdict.NOT_GATED)
     differing = [f"Differs: {each}" for each in judged.settings]
-    renewal = ["the golden may need an update"]
+    renewal = ["the golden may need an update"] * (answer.outcome == "improvement")
     return Page(
         (
             comparison_table(shown, SHOWN, _kind(log), "Reference" if judged.golden.log else "Golden"),
@@ -41,19 +46,10 @@ def foreign_page(answer: ForeignAnswer) -> Page:
             details("difference", differing[_MOST_SETTINGS:]),
             listing((f"In doubt: {doubt}" for doubt in judged.doubts if doubt not in stated), style="doubt"),
             listing((_log_line(log), _golden_line(judged), *_worst(log))),
-            _notes((*judged.comparison.provisional, *judged.notes, *renewal * (answer.outcome == "improvement"))),
+            details("note", (f"Note: {each}" for each in (*judged.comparison.provisional, *judged.notes, *renewal))),
         ),
         answer=foreign_line(answer),
     )
-
-
-def _notes(notes: Iterable[str]) -> Details:
-    return details("note", [f"Note: {note}" for note in notes])
-
-
-def _has_reason(finding: Finding) -> bool:
-    is_silent = finding.verdict is Verdict.PASS and not finding.current
-    return bool(finding.reason) and finding.verdict is not Verdict.NOT_GATED and not is_silent
 
 
 def foreign_line(answer: ForeignAnswer) -> Line:
@@ -99,3 +95,31 @@ def _worst(log: ForeignLog) -> Iterable[str]:
     ]
     ranks = len({report.rank for report in log.memory})
     return [f"Most memory of {ranks} ranks: {'; '.join(peaks)}"] if peaks and ranks > 1 else []
+
+
+_PAUSE_S = 2.0
+
+
+def followed(request: ForeignRequest, pause: Callable[[float], None] = time.sleep) -> ForeignAnswer:
+    """Return the last answer: that after the end or the failure of the job, or at Ctrl-C.
+
+    A terminal shows each answer in place of the one before; elsewhere the end shows the last.
+    """
+    console = narration()
+    if not console.is_terminal:
+        console.print(f"Following {request.ours.given}: the answer comes when the job ends, or at Ctrl-C")
+    with console.status("Reading the log") as line:
+        size, answer = _size(request), compare_foreign(request)
+        try:
+            while answer.is_growing:
+                line.update(shortened(plain(foreign_line(answer).words), console.width - 3))
+                pause(_PAUSE_S)
+                if (now := _size(request)) != size:
+                    size, answer = now, compare_foreign(request)
+        except KeyboardInterrupt:
+            return answer
+    return answer
+
+
+def _size(request: ForeignRequest) -> int:
+    return sum(Path(source.path).stat().st_size for source in log_sources(request.ours.paths) if source.path)

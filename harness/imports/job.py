@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from harness.errors import BadRequestError
+from harness.errors import BadRequestError, Problems
 from harness.experiment.experiment import MIN_STEPS, ExperimentSpec
 from harness.failures.failure_signs import RankFailure
 from harness.failures.first_failure import FirstFailure
@@ -19,23 +19,21 @@ _MANY_RANKS = 8
 
 def size_contradictions(log: ForeignLog, spec: ExperimentSpec) -> list[BadRequestError]:
     """Return where the log contradicts the settings: such a record would describe a job that never ran."""
-    found: list[tuple[str, str]] = []
-    ranks = counted(spec.num_gpus, "rank")
+    problems, ranks = Problems(), counted(spec.num_gpus, "rank")
     if log.world_size not in (None, spec.num_gpus):
         problem = f"the log has {counted(log.world_size or 0, 'rank')}, the settings have {spec.num_gpus}"
-        found.append((problem, f"give -ng {log.world_size}"))
+        problems.add(problem, f"give -ng {log.world_size}")
     last = max((report.rank for report in log.memory), default=0)
     if last >= spec.num_gpus and log.world_size is None:
-        found.append(
-            (f"the log contains rank {last}, but the settings have only {ranks}", f"give -ng {last + 1} or more")
-        )
+        problem = f"the log contains rank {last}, but the settings have only {ranks}"
+        problems.add(problem, f"give -ng {last + 1} or more")
     sizes = {row.global_batch_size for row in log.iterations if row.global_batch_size is not None}
     if sizes and sizes != {spec.batch.global_batch_size}:
         listed = ", ".join(map(str, sorted(sizes)))
         problem = f"the log has a global batch size of {listed}, the settings have {spec.batch.global_batch_size}"
         remedy = f"give -gb {listed}" if len(sizes) == 1 else "mbr-perf cannot import a job whose batch size grows"
-        found.append((problem, remedy))
-    return [BadRequestError(problem, remedy=remedy) for problem, remedy in found]
+        problems.add(problem, remedy)
+    return problems.found
 
 
 def source_of(

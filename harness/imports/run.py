@@ -148,10 +148,6 @@ def _memory(log: ForeignLog) -> dict[int, MemoryRecord]:
     }
 
 
-def _highest(*values: int | None) -> int | None:
-    return max((value for value in values if value is not None), default=None)
-
-
 def _failures(failure: FirstFailure | None) -> dict[int, RankFailure]:
     found: dict[int, RankFailure] = {}
     for each in (failure.failure, *failure.also, *failure.victims) if failure else ():
@@ -183,8 +179,8 @@ def _with_figures(
         return memory
     before = memory or MemoryRecord(meter=METER)
     added = {
-        "max_allocated_bytes": _highest(before.max_allocated_bytes, figures.allocated_bytes),
-        "max_reserved_bytes": _highest(before.max_reserved_bytes, figures.reserved_bytes),
+        "max_allocated_bytes": max(filter(None, (before.max_allocated_bytes, figures.allocated_bytes)), default=None),
+        "max_reserved_bytes": max(filter(None, (before.max_reserved_bytes, figures.reserved_bytes)), default=None),
         "device_total_bytes": figures.total_bytes,
     }
     return before.model_copy(update=added) if any(value is not None for value in added.values()) else memory
@@ -196,7 +192,12 @@ def import_run(request: ImportRequest, display: Display) -> ExitCode:
     BadRequestError: the log is not of a training job, or contradicts the settings.
     """
     host = this_host()
-    log, failure = read(request.logs)
+    log, failure = read_side(Side("log", request.logs, request.logs[0]))
+    if not log.iterations and failure is None:
+        raise BadRequestError(
+            f"{', '.join(request.logs)}: no line of a training iteration or of a failure",
+            remedy="name the log of the last rank, which prints the iterations, or the folder of all logs",
+        )
     ended = ending(log, failure)
     asked, notes = with_logged(request.asked, request.logs, host)
     settled = settled_like(log, ended, asked, (*request.notes, *notes), host)
@@ -206,18 +207,6 @@ def import_run(request: ImportRequest, display: Display) -> ExitCode:
     write_atomically(run_dir / "spec.json", record.spec)
     write_record(run_dir, record)
     return judge([Ran(record, run_dir, None)], request.gate, request.results_dir, display)
-
-
-def read(logs: tuple[str, ...]) -> tuple[ForeignLog, FirstFailure | None]:
-    """Read the log of one job, and its failure. BadRequestError: a file cannot be read, or no line is of training."""
-    _require_logs(logs)
-    log, failure = read_side(Side("log", logs, logs[0]))
-    if not log.iterations and failure is None:
-        raise BadRequestError(
-            f"{', '.join(logs)}: no line of a training iteration or of a failure",
-            remedy="name the log of the last rank, which prints the iterations, or the folder of all logs",
-        )
-    return log, failure
 
 
 def _require_logs(logs: tuple[str, ...]) -> None:

@@ -7,8 +7,8 @@ from itertools import product
 
 import pytest
 
-from harness.compare.following import followed
 from harness.compare.foreign import ForeignRequest
+from harness.compare.show import followed
 from harness.imports.sides import side_of
 from harness.records.golden import golden_text
 from harness.records.store import write_record
