@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from harness.diagnose.allocator import own_settings, replaced_by
+from harness.diagnose.allocator import SPLITS, own_settings, replaced_by
 from harness.diagnose.commands import allocator_line, ask_again, can_be_named, changed, command
 from harness.diagnose.stages import expected, unexplained_bytes
 from harness.diagnose.values import (
@@ -109,27 +109,18 @@ def _allocator(known: Situation) -> list[Fix]:
     if not is_needed or case.is_on_cpu:
         return []
     if case.pools or (answer and answer.remedy == "max_split_size_mb"):
-        return [_try_splits(case, answer.settings or "" if answer else "max_split_size_mb:128")]
+        why = f"Leave out expandable segments, which do not work beside {case.pools}. " if case.pools else ""
+        if settings := answer.settings if answer else SPLITS[-1]:
+            return [Fix(f"{why}Try a split size. Change nothing else.", allocator_line(case, settings))]
+        return [Fix(f"{why}Use less memory.")]
     if case.expandable_segments:
-        return [_snapshot(case, known.rulings)] if case.verdict.has_activations else []
+        text = "Expandable segments were already on. A snapshot shows which tensors fragment the memory."
+        refusal, line = known.rulings.refusal(case.spec) if case.spec else "", command(case, "run", "--snapshot_on_oom")
+        return [_unless_refused(text, line, refusal, "the job's settings")] * case.verdict.has_activations
     unknown = " Keep the variable's other parts. With CUDA graphs, also set NCCL_GRAPH_REGISTER=0."
     settings = replaced_by(own_settings(case) if case.spec else "", EXPANDABLE_SEGMENTS)
     text = f"Try expandable segments first. Change nothing else.{unknown * (not case.spec)}"
     return [Fix(text, allocator_line(case, settings))]
-
-
-def _try_splits(case: Case, settings: str) -> Fix:
-    """Offer what keeps large blocks whole, where expandable segments are excluded or do not help."""
-    why = f"Leave out expandable segments, which do not work beside {case.pools}. " if case.pools else ""
-    if not settings:
-        return Fix(f"{why}Use less memory.")
-    return Fix(f"{why}Try a split size. Change nothing else.", allocator_line(case, settings))
-
-
-def _snapshot(case: Case, rulings: Rulings) -> Fix:
-    text = "Expandable segments were already on. A snapshot shows which tensors fragment the memory."
-    refusal = rulings.refusal(case.spec) if case.spec else ""
-    return _unless_refused(text, command(case, "run", "--snapshot_on_oom"), refusal, "the job's settings")
 
 
 def _unless_refused(text: str, line: str, refusal: str, what: str = "it") -> Fix:
@@ -172,9 +163,7 @@ def _summed(case: Case, outlook: Outlook) -> str:
 
 
 def _change(case: Case, outlook: Outlook, change: Change, rulings: Rulings) -> Fix:
-    cost = ""
-    if change.overhead is not None:
-        cost = f", {format_percent(change.overhead)} {change.cost}"
+    cost = "" if change.overhead is None else f", {format_percent(change.overhead)} {change.cost}"
     what = change.text(case.spec.recompute.text if case.spec else "")
     text = f"{format_bytes(outlook.budget_bytes or 0)}: {what}, peak {format_bytes(change.peak_bytes)}{cost}."
     if case.spec is None:
@@ -202,10 +191,6 @@ def _next_of_class(known: Situation) -> list[Fix]:
     return [Fix(case.verdict.next_experiment)] if of_class or is_other_oom or is_unknown else []
 
 
-def _of_symptoms(known: Situation) -> list[Fix]:
-    return [Fix(f"{sentence(row.fix).removesuffix('.')}.") for row in known.symptoms]
-
-
 def _nan_setting(known: Situation) -> ToPaste | None:
     """Return the job with core_attn recomputed alone; None if the job is not known, or cannot start like this."""
     spec = known.case.spec
@@ -231,7 +216,7 @@ _OFFERS: tuple[Callable[[Situation], list[Fix]], ...] = (
     _own_limit,
     _planned,
     _next_of_class,
-    _of_symptoms,
+    lambda known: [Fix(f"{sentence(row.fix).removesuffix('.')}.") for row in known.symptoms],
     _of_refusals,
 )
 

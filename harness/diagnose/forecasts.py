@@ -1,6 +1,6 @@
 """Predicts what each fix would do before it is recommended."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -181,15 +181,11 @@ def tried(case: Case, host: Host) -> Trials | None:
     made = predict(spec, implementation, traces.even, None, software, constants_for(spec.gpu), composer)
     costs, own_stage = composer.chunk_costs(traces.even)[stage.pp_rank], made.stages[stage.pp_rank]
     more, own, rows, sources = max(0, unexplained_bytes(case) or 0), own_settings(case), [], set[Source]()
-    for text in _asked(own, case):
+    others = [] if settings_of(own).expandable_segments else [*([] if case.pools else [EXPANDABLE_SEGMENTS]), *SPLITS]
+    for text in dict.fromkeys((own, *(replaced_by(own, other) for other in others))):
         held = stage_held(composer, own_stage, costs, settings_of(text), traces)
         sources.add(held.source)
         needed = held.fits[1] + more
         rows.append(Trial(settings=text, reserved_bytes=held.in_time[1], fits_bytes=needed, helps=needed <= available))
     is_known = bool(own) or case.expandable_segments is not None
     return Trials(tuple(rows), "estimated" if "estimated" in sources else "replayed", is_known)
-
-
-def _asked(own: str, case: Case) -> Sequence[str]:
-    others = [] if settings_of(own).expandable_segments else [*([] if case.pools else [EXPANDABLE_SEGMENTS]), *SPLITS]
-    return tuple(dict.fromkeys((own, *(replaced_by(own, other) for other in others))))

@@ -27,6 +27,7 @@ _STAYED = (
     "Find the process that stays (ps, py-spy dump): a profiler, a save in the background, a data loader or a "
     "logger. See whether the last checkpoint is complete.",
 )
+_WEAK = ("unknown", "time_limit", "killed")
 _NO_END = "no line shows how the job ended"
 _STILL_RUNS = (
     "See whether the job still runs (squeue, nvidia-smi). If it hangs, take a py-spy dump of every rank; if it "
@@ -65,11 +66,13 @@ def case_of_log(
 
     Results that are not finite explain a job that ended well, was ended from outside, or whose end is unknown.
     """
-    first = failure_of(scan, _device_bytes(spec))
+    first = failure_of(scan, None if spec is None or spec.gpu_type.is_cpu else spec.gpu_type.memory_bytes)
     harmless = first if first is not None and _is_harmless(first, log) else None
     first = None if harmless or first is None else _after_training(first, log)
     broken = log.not_finite()
-    cause = broken if first is None or _is_weak(first) else None
+    # Lost peers, a launcher's report, or an end from outside do not explain themselves.
+    is_weak = first is None or first.failure.kind == "peer" or first.verdict.oom_class in _WEAK
+    cause = broken if is_weak else None
     status, verdict, failed = _ending(log, first, cause, is_empty=is_empty)
     why_now = ""
     if first is not None and verdict is first.verdict:
@@ -90,16 +93,13 @@ def case_of_log(
         num_iterations=len(log.iterations),
         said=first.failure.text if first else "",
         notes=(
-            *_beside(first, broken, cause),
+            *([f"Not finite: {_divergence(broken)}."] if broken and not cause else []),
+            *([f"How it ended: {first.verdict.reason} ({first.failure.where})."] if first and cause else []),
             *_harmless_lines(harmless.failure if harmless else None, survived_by(scan)),
             *_others(first),
             *log.notes,
         ),
     )
-
-
-def _device_bytes(spec: ExperimentSpec | None) -> int | None:
-    return None if spec is None or spec.gpu_type.is_cpu else spec.gpu_type.memory_bytes
 
 
 def _ending(
@@ -117,13 +117,6 @@ def _ending(
     if log.truncated:
         return "unknown", OomVerdict("not_oom", "medium", f"{_NO_END}; {log.truncated}", advice=_STILL_RUNS), None
     return "unknown", OomVerdict("not_oom", "medium", _NO_END), None
-
-
-def _beside(first: FirstFailure | None, broken: NotFinite | None, cause: NotFinite | None) -> Iterator[str]:
-    if broken is not None and cause is None:
-        yield f"Not finite: {_divergence(broken)}."
-    if first is not None and cause is not None:
-        yield f"How it ended: {first.verdict.reason} ({first.failure.where})."
 
 
 def _harmless_lines(after: RankFailure | None, before: RankFailure | None) -> Iterator[str]:
@@ -148,11 +141,6 @@ def _after_training(first: FirstFailure, log: ForeignLog) -> FirstFailure:
         return first
     reason, advice = _STAYED
     return replace(first, verdict=replace(first.verdict, reason=reason, advice=advice))
-
-
-def _is_weak(first: FirstFailure) -> bool:
-    """Return whether the failure does not explain itself: lost peers, a launcher's report, or an end from outside."""
-    return first.failure.kind == "peer" or first.verdict.oom_class in ("unknown", "time_limit", "killed")
 
 
 def _of_divergence(broken: NotFinite) -> OomVerdict:

@@ -41,7 +41,12 @@ def case_of_run(record: RunRecord) -> Case:
         verdict=_slurm_verdict(record, rank) or _verdict(record, rank),
         failed=_failed(rank, record) if rank else None,
         spec=record.spec,
-        ranks=tuple(_figures(rank) for rank in record.ranks),
+        ranks=tuple(
+            RankFigures(
+                rank.rank, rank.coordinates.pp, allocated(rank), reserved(rank), has_oom=_failed_by(rank, "oom")
+            )
+            for rank in record.ranks
+        ),
         prediction=record.prediction,
         no_prediction=record.no_prediction,
         tflops_per_gpu=rate.median if rate else None,
@@ -86,15 +91,13 @@ def _slurm_verdict(record: RunRecord, rank: RankRecord | None) -> OomVerdict | N
     return replace(found, reason=first_line(record.failure)[:300])
 
 
-def _figures(rank: RankRecord) -> RankFigures:
-    has_oom = rank.failure is not None and rank.failure.kind == "oom"
-    return RankFigures(rank.rank, rank.coordinates.pp, allocated(rank), reserved(rank), has_oom=has_oom)
+def _failed_by(rank: RankRecord, kind: str) -> bool:
+    return rank.failure is not None and rank.failure.kind == kind
 
 
 def _has_nan(record: RunRecord) -> bool:
-    steps = (step for rank in record.ranks for step in rank.steps)
-    has_failed = any(rank.failure and rank.failure.kind == "non_finite_loss" for rank in record.ranks)
-    return has_failed or any(step.loss is not None and not math.isfinite(step.loss) for step in steps)
+    losses = (step.loss for rank in record.ranks for step in rank.steps if step.loss is not None)
+    return any(_failed_by(rank, "non_finite_loss") for rank in record.ranks) or not all(map(math.isfinite, losses))
 
 
 def _said(record: RunRecord) -> str:

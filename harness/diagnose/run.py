@@ -59,7 +59,9 @@ def diagnosed(request: DiagnoseRequest, host: Host) -> Diagnosis:
     with problems.collecting():
         inputs = sorted_inputs(request.paths, request.results_dir)
     with problems.collecting():
-        _require_allocator(request.env)
+        for name, value in env_of_options(request.env).items():
+            if name in ALLOCATOR_NAMES:
+                require_taken(value, where=name)
     if problems.found and request.asked is not None:
         with problems.collecting():
             settle(RunRequest(asked=request.asked), host)
@@ -85,13 +87,6 @@ def diagnosed(request: DiagnoseRequest, host: Host) -> Diagnosis:
     return answer.model_copy(update={"evidence": evidence, "is_interrupted": request.passage.is_stopped})
 
 
-def _require_allocator(assignments: Sequence[str]) -> None:
-    """Raise BadRequestError for settings of the allocator that torch refuses."""
-    for name, value in env_of_options(assignments).items():
-        if name in ALLOCATOR_NAMES:
-            require_taken(value, where=name)
-
-
 def _given(request: DiagnoseRequest, inputs: Inputs, logged: Logged | None, host: Host) -> Settled | None:
     """Return the settings of the options. BadRequestError: there are only runs, which record their own."""
     if (request.asked or request.env) and not inputs.logs:
@@ -114,14 +109,9 @@ def _given(request: DiagnoseRequest, inputs: Inputs, logged: Logged | None, host
             raise
         request.passage.notes.append(f"{NO_PREDICTION}{error.problems[0].message}.")
         return None
-    request.passage.notes.extend(_notes(notes, settled, logged))
+    request.passage.notes += [f"Settings {note.removeprefix('settings: ')}." for note in notes]
+    request.passage.notes += [f"{note}." for note in settled.notes if logged and note.startswith(logged.path)]
     return settled
-
-
-def _notes(notes: Sequence[str], settled: Settled, logged: Logged | None) -> Iterator[str]:
-    """Yield what is assumed of the settings, and what of the log's own arguments is not predicted."""
-    yield from (f"Settings {note.removeprefix('settings: ')}." for note in notes)
-    yield from (f"{note}." for note in settled.notes if logged and note.startswith(logged.path))
 
 
 def _is_read(logs: tuple[str, ...], gpu: str, host: Host) -> bool:
