@@ -42,9 +42,7 @@ def case_of_run(record: RunRecord) -> Case:
         failed=_failed(rank, record) if rank else None,
         spec=record.spec,
         ranks=tuple(
-            RankFigures(
-                rank.rank, rank.coordinates.pp, allocated(rank), reserved(rank), has_oom=_failed_by(rank, "oom")
-            )
+            RankFigures(rank.rank, rank.coordinates.pp, allocated(rank), reserved(rank), _failed_by(rank, "oom"))
             for rank in record.ranks
         ),
         prediction=record.prediction,
