@@ -36,18 +36,14 @@ def main(argv: Sequence[str], ranks: AbstractContextManager[object] = NO_RANKS_P
     if len(argv) < 2 or argv[0] != "--result":
         print("usage: python -m harness.engine.agent --result FILE <torchrun arguments>", file=sys.stderr)  # noqa: T201
         return 2
-    record = _record(list(argv[2:]), ranks)
-    write_atomically(Path(argv[1]), record)
-    return 128 + record.signal if record.signal else int(record.status != "ok")
-
-
-def _record(torchrun_argv: list[str], ranks: AbstractContextManager[object]) -> AgentRecord:
     try:
         with ranks:
-            return supervise_ranks(torchrun_argv)
+            record = supervise_ranks(list(argv[2:]))
     except UnforkableError as error:
         _print_error(error)
-        return AgentRecord(status="unforkable", error=redact(str(error))[:MAX_MESSAGE])
+        record = AgentRecord(status="unforkable", error=redact(str(error))[:MAX_MESSAGE])
+    write_atomically(Path(argv[1]), record)
+    return 128 + record.signal if record.signal else int(record.status != "ok")
 
 
 def supervise_ranks(torchrun_argv: list[str]) -> AgentRecord:

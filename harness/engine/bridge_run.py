@@ -55,19 +55,13 @@ def run(spec: ExperimentSpec, log: RankLog, config_file: Path) -> None:
     further = log.meter.probes or spec.measure.memory_snapshot
     config = configured(config_file, engine, spec.measure.max_steps + further, log)
     with ExitStack() as around_step:
-        measured = Measurement(spec, log, device, around_step)
-        ended = _ended(config, engine, measured)
+        measured, ended = Measurement(spec, log, device, around_step), "returned"
+        try:
+            pretrain(config=config, forward_step_func=_forward_step(engine.forward_step), callbacks=[measured])
+        except SystemExit as end:  # so Bridge leaves its loop if one of its conditions says so
+            ended = f"called sys.exit({end.code})"
     if len(log.steps) < spec.measure.max_steps:
         raise RuntimeError(f"Megatron-Bridge {ended} after {len(log.steps)} of {spec.measure.max_steps} steps")
-
-
-def _ended(config: ConfigContainer, engine: BridgeEngine, measured: "Measurement") -> str:
-    """Train to the end. Bridge leaves its loop by `sys.exit` if one of its conditions says so."""
-    try:
-        pretrain(config=config, forward_step_func=_forward_step(engine.forward_step), callbacks=[measured])
-    except SystemExit as end:
-        return f"called sys.exit({end.code})"
-    return "returned"
 
 
 def _forward_step(text: str) -> Any:

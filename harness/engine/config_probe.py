@@ -17,7 +17,7 @@ import warnings
 from importlib import import_module
 from importlib.util import find_spec
 from tempfile import TemporaryFile
-from typing import Any, NoReturn
+from typing import Any
 
 from harness.engine.process import (
     be_parent_of_children,
@@ -90,11 +90,6 @@ def answer(spec: ExperimentSpec) -> dict[str, Any]:
     return {"accepted": True}
 
 
-def _answer(spec: ExperimentSpec) -> dict[str, Any]:
-    lacking = spec.kernels.transformer_impl == "transformer_engine" and find_spec("transformer_engine") is None
-    return answer(without_transformer_engine(spec) if lacking else spec) | {"without_transformer_engine": lacking}
-
-
 class Question(Frozen):
     """Hold one line of the input."""
 
@@ -109,7 +104,7 @@ def _answered_apart(question: Question) -> dict[str, Any]:
         pid = os.fork()
         if pid == 0:
             os.dup2(words.fileno(), 2)
-            _write_and_end(question, writer)
+            run_and_end(lambda: _send(question, writer))
         os.close(writer)
         with os.fdopen(reader) as stream:
             text = stream.read()
@@ -127,7 +122,9 @@ def _answered_by_another(question: Question) -> dict[str, Any]:
 def _answered_here(question: Question) -> dict[str, Any]:
     """Answer as the last act of this process."""
     os.environ.update(question.env)
-    return _answer(question.spec)
+    spec = question.spec
+    lacking = spec.kernels.transformer_impl == "transformer_engine" and find_spec("transformer_engine") is None
+    return answer(without_transformer_engine(spec) if lacking else spec) | {"without_transformer_engine": lacking}
 
 
 def _read(code: int, answered: str, words: bytes) -> dict[str, Any]:
@@ -137,18 +134,10 @@ def _read(code: int, answered: str, words: bytes) -> dict[str, Any]:
     return answers
 
 
-def _write_and_end(question: Question, writer: int) -> NoReturn:
-    code = 1
-    try:
-        die_with_parent()  # a hanging fork ends when its parent is killed
-        with os.fdopen(writer, "w") as stream:
-            json.dump(_answered_here(question), stream)
-        code = 0
-    except BaseException:
-        traceback.print_exc()
-        raise
-    finally:
-        os._exit(code)
+def _send(question: Question, writer: int) -> None:
+    die_with_parent()  # a hanging fork ends when its parent is killed
+    with os.fdopen(writer, "w") as stream:
+        json.dump(_answered_here(question), stream)
 
 
 def main() -> None:

@@ -17,19 +17,14 @@ from harness.engine.tracing.ledger import StorageLedger, StorageWatch
 from harness.records.rank import MemoryRecord
 from harness.units import format_bytes
 
-
-def _attention(query, key, value, *_args, **_kwargs) -> int:
-    return sdpa_flop_count(query.shape, key.shape, value.shape)
-
-
-def _attention_backward(grad_out, query, key, value, *_args, **_kwargs) -> int:
-    return sdpa_backward_flop_count(grad_out.shape, query.shape, key.shape, value.shape)
-
-
-# torch's table lacks the processor's flash kernels.
+# torch's table lacks the processor's flash kernels, which take (the output's gradient,) query, key, value.
 _CPU_ATTENTION = {
-    aten._scaled_dot_product_flash_attention_for_cpu: _attention,
-    aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
+    aten._scaled_dot_product_flash_attention_for_cpu: (
+        lambda *args, **_: sdpa_flop_count(*(each.shape for each in args[:3]))
+    ),
+    aten._scaled_dot_product_flash_attention_for_cpu_backward: (
+        lambda *args, **_: sdpa_backward_flop_count(*(each.shape for each in args[:4]))
+    ),
 }
 
 
@@ -224,11 +219,7 @@ def record_until_out_of_memory(path: Path, memory=torch.cuda.memory, attach: Cal
     ``attach`` registers the function that torch then calls; by default torch's own.
     """
     _start(memory)
-
-    def out_of_memory(_device, _request, _device_total, _device_free) -> None:
-        _write(path, memory)
-
-    (attach or torch._C._cuda_attach_out_of_memory_observer)(out_of_memory)
+    (attach or torch._C._cuda_attach_out_of_memory_observer)(lambda *_: _write(path, memory))
 
 
 def _start(memory) -> None:

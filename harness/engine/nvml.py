@@ -103,17 +103,6 @@ class Track:
         self.num_samples += 1
         self.last_s = now
 
-    def sample_clocks(self) -> None:
-        """Sample the clock and the reasons for it. The time is read afterwards: a driver may answer late."""
-        clock, reasons = self.gpu.sm_clock_mhz(), self.gpu.clock_reasons()
-        self.clocks.add(time.monotonic(), clock, reasons)
-
-    def sample_power(self) -> None:
-        """Sample the power and keep the highest, in watts."""
-        power = self.gpu.power_w()
-        if power is not None:
-            self.max_power_w = max(power, self.max_power_w or 0.0)
-
     def sample(self) -> DeviceSample:
         """Return the record of this GPU up to now."""
         gaps = self.num_samples - 1
@@ -184,9 +173,10 @@ class Sampler:
             if track.error is None:
                 track.sample_memory(now)
             if track.error is None and now >= track.clocks.due_s:
-                track.sample_clocks()
-            if track.error is None and power:
-                track.sample_power()
+                clock, reasons = track.gpu.sm_clock_mhz(), track.gpu.clock_reasons()
+                track.clocks.add(time.monotonic(), clock, reasons)  # a driver may answer late
+            if track.error is None and power and (watts := track.gpu.power_w()) is not None:
+                track.max_power_w = max(watts, track.max_power_w or 0.0)
 
     def _look_at_processes(self, judge: Callable[[Neighbours, dict[int, int | None]], None]) -> None:
         for track in self._tracks:
@@ -211,32 +201,24 @@ def document(sample: NodeSample) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Return 0, also without GPU or driver: the file says so."""
-    parser = argparse.ArgumentParser(prog="harness.engine.nvml")
-    commands = parser.add_subparsers(dest="command", required=True)
-    sample = commands.add_parser("sample", help="sample memory and clocks until SIGTERM or the parent's death")
-    sample.add_argument("--out", type=Path, required=True)
-    sample.add_argument("--interval_ms", type=int, default=50)
-    sample.add_argument("--run_pid", type=int, default=os.getppid(), help="what ranks descend from (the parent)")
-    arguments = parser.parse_args(argv)
-    return run_sampler(arguments.out, arguments.interval_ms / 1000, arguments.run_pid)
-
-
-def run_sampler(out: Path, interval_s: float, run_pid: int) -> int:
-    """Sample until SIGTERM, SIGINT or the parent's death; return the exit code.
-
-    Without NVML, write the reason to the file.
-    """
+    """Sample until SIGTERM, SIGINT or the parent's death. Return 0, also without GPU or driver: the file says so."""
     parent = os.getppid()
+    parser = argparse.ArgumentParser(prog="harness.engine.nvml")
+    parser.add_argument("command", choices=("sample",))
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--interval_ms", type=int, default=50)
+    parser.add_argument("--run_pid", type=int, default=parent, help="what ranks descend from (the parent)")
+    asked = parser.parse_args(argv)
     stopped: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda received, _frame: stopped.append(received))
     die_with_parent(signal.SIGTERM)
     try:
         pynvml.nvmlInit()
-        sampler = Sampler(out, interval_s, run_pid, lambda: bool(stopped) or os.getppid() != parent)
+        interval_s = asked.interval_ms / 1000
+        sampler = Sampler(asked.out, interval_s, asked.run_pid, lambda: bool(stopped) or os.getppid() != parent)
     except pynvml.NVMLError as error:
-        write_atomically(out, document(NodeSample(hostname=socket.gethostname(), error=reason_of(error))))
+        write_atomically(asked.out, document(NodeSample(hostname=socket.gethostname(), error=reason_of(error))))
         return 0
     sampler.run()
     pynvml.nvmlShutdown()

@@ -5,9 +5,7 @@ fast.
 """
 
 import json
-import shlex
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -139,16 +137,6 @@ class Neighbours:
                 self.unidentified.add(pid)
 
 
-def main(argv: Sequence[str]) -> int:
-    """Print the GPUs as JSON, or with the key ``error``. Return 0, and 2 for wrong arguments."""
-    if list(argv) != ["list"]:
-        usage = "usage: python -m harness.engine.nvml_device list"
-        print(f"unknown arguments {shlex.join(argv)!r}; {usage}", file=sys.stderr)  # noqa: T201 (usage)
-        return 2
-    print(json.dumps(listing()))  # noqa: T201 (the answer)
-    return 0
-
-
 def listing() -> dict:
     """Return ``{"driver": ..., "cuda": ..., "gpus": [{index, name, uuid, total_bytes}]}``, or ``{"error": ...}``."""
     try:
@@ -180,4 +168,4 @@ def _listed(index: int) -> dict:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    print(json.dumps(listing()))  # noqa: T201 (the answer)

@@ -14,7 +14,7 @@ import sys
 from contextlib import suppress
 from types import TracebackType
 
-from harness.engine.process import UnforkableError, die_with_parent, end_now, run_and_end, why_not_forkable
+from harness.engine.process import UnforkableError, die_with_parent, end_now, redirect, run_and_end, why_not_forkable
 from harness.records.launch import Child
 
 # Arguments that torch may pass when it asks for the process of a rank.
@@ -117,7 +117,7 @@ def _be_rank(order: int, ready: int) -> None:
     os.environ.update(words["environment"])
     for descriptor, path in words["outputs"].items():
         if path is not None:
-            _write_to(path, int(descriptor))
+            redirect(path, int(descriptor), flags=os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     _run_python(words["arguments"])
 
 
@@ -128,12 +128,6 @@ def _draw_anew() -> None:
 
     np.random.seed()
     torch.default_generator.seed()
-
-
-def _write_to(path: str, descriptor: int) -> None:
-    opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o640)
-    os.dup2(opened, descriptor)
-    os.close(opened)
 
 
 def _run_python(arguments: list[str]) -> None:

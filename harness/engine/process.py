@@ -37,6 +37,14 @@ def be_parent_of_children() -> None:
     os.environ[PARENT_PID_VARIABLE] = str(os.getpid())
 
 
+def redirect(path: str | Path, *descriptors: int, flags: int = os.O_WRONLY | os.O_CREAT | os.O_APPEND) -> None:
+    """Connect descriptors of this process with a file, also for C libraries."""
+    opened = os.open(path, flags, 0o640)
+    for descriptor in descriptors:
+        os.dup2(opened, descriptor)
+    os.close(opened)
+
+
 def dump_stacks_on_signal() -> None:
     """Let SIGUSR1 write the Python stacks of all threads to descriptor 2. Call it after redirecting that."""
     faulthandler.register(signal.SIGUSR1, file=2, all_threads=True, chain=False)

@@ -36,7 +36,13 @@ def run(spec: ExperimentSpec, log: RankLog) -> None:
         record_until_out_of_memory(log.snapshot_path)
     trainer = build(spec, log, device)
     log.enter("step")
-    _train(spec, log, trainer, device)
+    for index in range(spec.measure.max_steps):
+        log.step_index = index
+        with log.meter.watching(index):
+            measured_step(log, trainer, device, index)
+        if index == 0:
+            log.meter.after_first_step()
+    log.step_index = None
     log.enter("probe")
     if log.meter.probes:
         with log.meter.probing():
@@ -185,7 +191,10 @@ def build(spec: ExperimentSpec, log: RankLog, device: torch.device) -> Trainer:
         set_plan(chunks, [spec.recompute.settings(stage, chunk) for chunk in range(len(chunks))])
     chunks = wrap_ddp(spec, config, chunks)
     log.fields["recompute"] = read_back(chunks)
-    log.notes.extend(_given_up(spec))
+    te = spec.kernels.transformer_impl == "transformer_engine"
+    if te and spec.kernels.gradient_accumulation_fusion and not has_weight_gradient_kernel():
+        lacks = "Apex's fused_weight_gradient_mlp_cuda is not installed"
+        log.notes.append(f"the output layer allocates its weight gradient: {lacks}")
     log.fields["num_parameters"] = sum(p.numel() for chunk in chunks for p in chunk.parameters())
     log.fields["config"] = config_after_init(config)
     log.enter("build_optimizer")
@@ -199,16 +208,6 @@ def _without_plan(spec: ExperimentSpec) -> ExperimentSpec:
     return spec.model_copy(update={"recompute": base_of_plan(spec.recompute)})
 
 
-def _given_up(spec: ExperimentSpec) -> list[str]:
-    """Return the requested settings that this machine's software cannot honour, with the reason."""
-    te = spec.kernels.transformer_impl == "transformer_engine"
-    if te and spec.kernels.gradient_accumulation_fusion and not has_weight_gradient_kernel():
-        return [
-            "the output layer allocates its weight gradient: Apex's fused_weight_gradient_mlp_cuda is not installed"
-        ]
-    return []
-
-
 def config_after_init(config) -> dict[str, str]:
     """Return megatron-core's view of the request, after the changes of its `__post_init__`."""
     names = (
@@ -218,16 +217,6 @@ def config_after_init(config) -> dict[str, str]:
         "batch_p2p_comm", "cp_comm_type",
     )  # fmt: skip
     return {name: str(getattr(config, name)) for name in names if hasattr(config, name)}
-
-
-def _train(spec: ExperimentSpec, log: RankLog, trainer: Trainer, device: torch.device) -> None:
-    for index in range(spec.measure.max_steps):
-        log.step_index = index
-        with log.meter.watching(index):
-            measured_step(log, trainer, device, index)
-        if index == 0:
-            log.meter.after_first_step()
-    log.step_index = None
 
 
 def measured_step(log: RankLog, trainer: Trainer, device: torch.device, index: int) -> float:
@@ -248,22 +237,13 @@ def finished_step(
     synchronize(device)
     seconds, ended_s = time.perf_counter() - began, round(time.monotonic(), 3)
     result = result_of()
-    loss, grad_norm = _finite(result.loss), _finite(result.grad_norm)
-    log.finished_step(StepRecord(step=index, seconds=seconds, loss=loss, grad_norm=grad_norm, ended_s=ended_s))
-    _require_finite(result, index)
+    found = {"loss": result.loss, "grad_norm": result.grad_norm}
+    finite = {name: value for name, value in found.items() if value is not None and math.isfinite(value)}
+    log.finished_step(StepRecord(step=index, seconds=seconds, ended_s=ended_s, **finite))  # a record holds no others
+    for name, value in found.items():  # without a loss scaler, a gradient that is not finite ruins the next step
+        if value is not None and name not in finite:
+            raise NonFiniteLossError(f"{name.replace('grad_', 'gradient ')} is {value} at step {index}")
     return seconds
-
-
-def _finite(value: float | None) -> float | None:
-    """Return ``value`` if a record can hold it: a finite number."""
-    return value if value is not None and math.isfinite(value) else None
-
-
-def _require_finite(result: StepResult, index: int) -> None:
-    """Raise NonFiniteLossError for NaN or infinity: without a loss scaler, such a gradient ruins the next step."""
-    for name, value in (("loss", result.loss), ("gradient norm", result.grad_norm)):
-        if value is not None and not math.isfinite(value):
-            raise NonFiniteLossError(f"{name} is {value} at step {index}")
 
 
 def synchronize(device: torch.device) -> None:

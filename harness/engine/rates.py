@@ -40,9 +40,8 @@ ATTENTIONS = ((4096, 32, 8, 128, 128), (8192, 32, 8, 128, 128), (16384, 16, 2, 1
               (4096, 32, 4, 128, 128), (4096, 128, 128, 192, 128))  # fmt: skip
 BUDGET_S = 0.08  # of one row
 _TINY = 16
-_SLOWDOWNS = {
-    bit: name for bit, name in CLOCK_REASONS.items() if bit != POWER_CAP
-}  # a GPU at full load is power-capped
+# A GPU at full load is power-capped.
+_SLOWDOWNS = {bit: name for bit, name in CLOCK_REASONS.items() if bit != POWER_CAP}
 
 
 class Row(NamedTuple):
@@ -100,14 +99,10 @@ class Bench:
         for tokens, inner, outer in self.shapes(PRODUCTS):
             x, w, dy = self.random(tokens, inner), self.random(outer, inner), self.random(tokens, outer)
             size = {"flops": 2.0 * tokens * inner * outer, "moved": 2.0 * (x.numel() + w.numel() + dy.numel())}
-            for direction, (left, right) in {
-                "forward": (x, w.t()),
-                "input gradient": (dy, w),
-                "weight gradient": (dy.t(), x),
-            }.items():
-                yield self.row(
-                    "gemm_bf16", f"{tokens} x {inner} x {outer} {direction}", partial(torch.matmul, left, right), **size
-                )
+            operands = {"forward": (x, w.t()), "input gradient": (dy, w), "weight gradient": (dy.t(), x)}
+            for direction, pair in operands.items():
+                what = f"{tokens} x {inner} x {outer} {direction}"
+                yield self.row("gemm_bf16", what, partial(torch.matmul, *pair), **size)
 
     def quantised_products(self) -> Iterator[Row]:
         """Yield the same in FP8 through transformer-engine's layer, quantising included; nothing without it."""
@@ -130,24 +125,19 @@ class Bench:
         for length, heads, groups, wide, value in self.shapes(ATTENTIONS):
             q = self.random(length, 1, heads, wide, grad=True)
             k, v = (self.random(length, 1, groups, width, grad=True) for width in (wide, value))
-            flops, what = (
-                float(length * length * heads * (wide + value)),
-                f"{length} x {heads} heads of {wide}, {value}",
-            )
+            flops = float(length * length * heads * (wide + value))
+            what = f"{length} x {heads} heads of {wide}, {value}"
             forward = self._attention(q, k, v)
             dy = torch.randn_like(forward())
             moved = 2.0 * (2 * q.numel() + k.numel() + v.numel())
             yield self.row("attention", f"{what} forward", forward, flops=flops, moved=moved)
-            yield self.row(
-                "attention", f"{what} both ways", partial(_both_ways, forward, dy), flops=3.5 * flops, moved=3 * moved
-            )
+            both = partial(_both_ways, forward, dy)
+            yield self.row("attention", f"{what} both ways", both, flops=3.5 * flops, moved=3 * moved)
 
     def _attention(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Callable[[], torch.Tensor]:
         if self.te is None:
-            parts, sdpa = (
-                [each.permute(1, 2, 0, 3) for each in (q, k, v)],
-                torch.nn.functional.scaled_dot_product_attention,
-            )
+            parts = [each.permute(1, 2, 0, 3) for each in (q, k, v)]
+            sdpa = torch.nn.functional.scaled_dot_product_attention
             return lambda: sdpa(*parts, is_causal=True, enable_gqa=q.shape[2] != k.shape[2])
         widths = q.shape[3] if q.shape[3] == v.shape[3] else (q.shape[3], v.shape[3])
         masked = {"attention_dropout": 0.0, "qkv_format": "sbhd", "attn_mask_type": "causal"}
@@ -236,15 +226,8 @@ class _Watch:
 
 
 def _measured(bench: Bench, watch: "_Watch | None") -> int:
-    parts = (
-        bench.products,
-        bench.quantised_products,
-        bench.attentions,
-        bench.memory,
-        bench.copies,
-        bench.adam,
-        bench.host,
-    )
+    parts = (bench.products, bench.quantised_products, bench.attentions, bench.memory, bench.copies)
+    parts += (bench.adam, bench.host)
     for done, part in enumerate(parts, 1):
         if watch and (problem := watch.problem()):
             return _refused(ExitCode.INCONCLUSIVE, problem)

@@ -21,6 +21,7 @@ from harness.engine.prepared_ranks import PreparedRanks, why_not_to_be_handed_ov
 from harness.engine.process import (
     die_with_parent,
     importing_before_forks,
+    redirect,
     run_and_end,
     why_no_cuda_in_children,
     why_not_forkable,
@@ -44,9 +45,7 @@ def be_parent(descriptor: int, device: str) -> None:
     with socket.socket(fileno=descriptor) as channel, contextlib.suppress(BrokenPipeError, ConnectionResetError):
         changed = import_everything(device)
         unusable = why_not_to_be_handed_over() or why_not_forkable()
-        if (
-            device == "cuda"
-        ):  # imports of megatron-core 0.20 ask CUDA for its devices, which ranks on the processor never do
+        if device == "cuda":  # imports of megatron-core 0.20 ask CUDA for its devices; ranks on the processor never do
             unusable = unusable or why_no_cuda_in_children()
         _answer(channel, WarmAnswer(kind="refused", reason=unusable) if unusable else WarmAnswer(kind="ready"))
         if not unusable:
@@ -78,14 +77,9 @@ def serve(channel: socket.socket, changed: dict[str, str]) -> None:
                 reason, pid, go = f"the warm parent could not fork: {error}", None, None
             answer = WarmAnswer(kind="refused", reason=reason) if pid is None else WarmAnswer(kind="started", pid=pid)
             _answer(channel, answer)
-            if go is not None:
-                _pass_on(lines.readline(), go)
-
-
-def _pass_on(report: bytes, go: int) -> None:
-    """Pass the harness's message to the waiting agent. Without a message, the agent ends."""
-    with contextlib.suppress(BrokenPipeError), os.fdopen(go, "wb") as pipe:
-        pipe.write(report)
+            if go is not None:  # the agent waits for the harness's next message, and ends without one
+                with contextlib.suppress(BrokenPipeError), os.fdopen(go, "wb") as pipe:
+                    pipe.write(lines.readline())
 
 
 def _answer(channel: socket.socket, answer: WarmAnswer) -> None:
@@ -130,7 +124,8 @@ def _be_agent(request: WarmRequest, changed: dict[str, str], between: int, waits
     from harness.engine.agent import main as agent
 
     os.setsid()
-    _redirect(request.log)
+    redirect(os.devnull, 0, flags=os.O_RDONLY)
+    redirect(request.log, 1, 2)
     os.chdir(request.folder)
     os.environ.clear()
     os.environ.update(request.environment | changed)
@@ -141,17 +136,6 @@ def _be_agent(request: WarmRequest, changed: dict[str, str], between: int, waits
         if not pipe.read():  # the harness stopped waiting and may have started another agent for this run
             return 0
     return agent(request.arguments, PreparedRanks(request.num_ranks))
-
-
-def _redirect(log: str) -> None:
-    for path, flags, descriptors in (
-        (os.devnull, os.O_RDONLY, (0,)),
-        (log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, (1, 2)),
-    ):
-        opened = os.open(path, flags, 0o666)
-        for descriptor in descriptors:
-            os.dup2(opened, descriptor)
-        os.close(opened)
 
 
 if __name__ == "__main__":

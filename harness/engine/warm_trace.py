@@ -18,6 +18,7 @@ from harness.engine.process import (
     be_parent_of_children,
     die_with_parent,
     importing_before_forks,
+    redirect,
     run_and_end,
     why_not_forkable,
 )
@@ -92,7 +93,7 @@ def _forked(folder: Path, stand_in: str | None) -> Child:
 def _answer(folder: Path, stand_in: str | None) -> None:
     """Trace the cases of the request in the folder, as `trace.py` does."""
     die_with_parent()
-    os.dup2(os.open(folder / "stderr", os.O_CREAT | os.O_WRONLY), _STDERR)
+    redirect(folder / "stderr", _STDERR)
     from harness.engine.tracing.run import trace_all
 
     began = time.perf_counter()

@@ -10,7 +10,13 @@ from functools import partial
 from pathlib import Path
 from types import TracebackType
 
-from harness.engine.process import die_with_parent, dump_stacks_on_signal, garbage_collection_paused, run_and_end
+from harness.engine.process import (
+    die_with_parent,
+    dump_stacks_on_signal,
+    garbage_collection_paused,
+    redirect,
+    run_and_end,
+)
 from harness.engine.rank_log import RankLog
 from harness.experiment.experiment import ExperimentSpec
 from harness.records.launch import BRIDGE_CONFIG
@@ -24,7 +30,7 @@ def main() -> int:
     run_dir = parser.parse_args().run_dir
     die_with_parent()
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    _own_log(run_dir / "logs" / f"rank_{rank:03d}.log")
+    redirect(run_dir / "logs" / f"rank_{rank:03d}.log", 1, 2)
     sys.excepthook = _print_error
     dump_stacks_on_signal()
     spec = ExperimentSpec.model_validate_json((run_dir / "spec.json").read_text())
@@ -53,15 +59,6 @@ def _training_function(spec: ExperimentSpec, run_dir: Path) -> Callable[[Experim
             train = run
         gc.collect()  # otherwise a measured step pays for the collection
     return train
-
-
-def _own_log(path: Path) -> None:
-    """Send all output of this rank, also that of C libraries, to its own file."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o640)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
 
 
 def _print_error(_kind: type[BaseException], error: BaseException, _traceback: TracebackType | None) -> None:
