@@ -20,7 +20,7 @@ import yaml
 from harness.app import app, main
 from harness.cli.bridge import spellings
 from harness.experiment.software import ASSUMED_MEGATRON_CORE
-from harness.foreign.reader import read_logs
+from harness.imports.sides import read_side, side_of
 from harness.launch.machine import installed_software
 from harness.predict.shipped_events import find_events
 from tests.diagnose.conftest import FULL
@@ -192,7 +192,7 @@ def _example(tmp_path_factory):
     )
     shutil.copytree(ROOT / "recipes" / "examples", folder / "recipes" / "examples")
     shutil.copytree(ROOT / "tests" / "data" / "sweeps" / "cpu_oom", folder / "results" / "sweeps" / "cpu_oom")
-    (folder / "golden.json").write_text(json.dumps(bridge_values(read_logs([folder / "core_attn.log"]))))
+    (folder / "golden.json").write_text(json.dumps(bridge_values(read_side(side_of(str(folder / "core_attn.log")))[0])))
     options = shlex.split("-mr llama3_70b --task sft -g h100 -c fp8_cs -ng 32 --recompute_modules core_attn")
     for name, log in (("OTHER_RUN", "core_attn.log"), ("RUN", "train.log")):
         with pytest.raises(SystemExit):

@@ -50,13 +50,8 @@ def read(source: ForeignSource, request: Request) -> Layer:
         with problems.collecting():  # values of a wrong type, together with the other problems
             build_spec(merge(_NAMES, layer), container.label)
     problems.raise_if_any()
-    task = (
-        "peft"
-        if container.value("peft")
-        else "sft"
-        if re.search("SFT|Finetuning|HFDataset", container.target("dataset"))
-        else "pretrain"
-    )
+    tunes = re.search("SFT|Finetuning|HFDataset", container.target("dataset"))
+    task = "peft" if container.value("peft") else "sft" if tunes else "pretrain"
     note = f"{container.label}: {remarks}" if remarks else ""
     return layer | {
         "task": Setting(task, f"{container.label}: dataset"),

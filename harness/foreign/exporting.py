@@ -1,7 +1,7 @@
 """Writes a job in words of other programs; for Megatron-Bridge by the inverse of the table that reads its files."""
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from harness.errors import BadRequestError, nearest
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.recompute_plan import PlannedRecompute
 from harness.foreign.megatron_arguments import arguments
-from harness.foreign.settings import Row, rows_of
+from harness.foreign.settings import rows_of
 from harness.foreign.writing import Words, as_bridge, as_megatron
 from harness.resolve.recipe import IDENTITY, LEAVES, at_path
 from harness.resolve.writing import recipe_text
@@ -133,17 +133,13 @@ def to_paste(spec: ExperimentSpec, base: ExperimentSpec, *, with_sizes: bool = F
 def _gone(spec: ExperimentSpec, base: ExperimentSpec, former: set[str], sizes: tuple[str, ...]) -> list[str]:
     """Return the options of Megatron-LM that must go. It has a second name for recompute of core_attn alone."""
     off = [row for row in rows_of("megatron") if row.path in sizes and not at_path(spec, row.path)]
+    names = [name for row in off for name in row.names[: row.num_own] if name in arguments()]
     also = ["--recompute-activations"] if base.recompute.text == "core_attn" != spec.recompute.text else []
-    return [*also, *sorted(former), *_options_of(off)]
+    return [*also, *sorted(former), *(option for name in names for option in arguments()[name].options)]
 
 
 def _options(words: Words) -> list[str]:
     return [word.partition("=")[0] for word in words if word.startswith("--")]
-
-
-def _options_of(rows: Iterable[Row]) -> list[str]:
-    names = [name for row in rows for name in row.names[: row.num_own] if name in arguments()]
-    return [option for name in names for option in arguments()[name].options]
 
 
 def _changed(spec: ExperimentSpec, base: ExperimentSpec) -> list[str]:

@@ -218,13 +218,13 @@ def _given(words: list[Word], label: str) -> Arguments:
     found.num_gpus = _num_gpus(words[:start], label)
     found.program = "" if program is None else words[program].text
     found.is_started = start > 0
+    read_as = defaults = ""
     if assumed := dict.fromkeys(each for word in words for each in word.assumed):
         defaults = f"{label}: its own defaults where your shell may set others: {shortened(', '.join(assumed), 200)}"
-        found.remark = "; ".join(filter(None, (defaults, found.remark)))
     if program is not None and _MODEL not in found.program:
         name = found.program.rpartition("/")[2]
         read_as = f"{label}:{words[program].line}: {name} is read as {_MODEL}.py, by its arguments alone"
-        found.remark = "; ".join(filter(None, (read_as, found.remark)))
+    found.remark = "; ".join(filter(None, (read_as, defaults, found.remark)))
     return found
 
 

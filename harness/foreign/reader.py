@@ -20,8 +20,6 @@ from harness.records.strict_yaml import table_in
 from harness.units import GB, MIB, counted
 
 _ALL_RANKS = "allranks"
-# One report per rank and iteration. Later reports are left out, with a note.
-_MAX_MEMORY_REPORTS = 200_000
 _MAX_NOTES = 5
 _LARGEST = 1e100
 _MOST_MEMORY = 1e9  # GB or MB of one rank
@@ -40,20 +38,12 @@ _FIELDS, _COUNTERS = (
 _COUNTED = ("consumed_samples", "global_batch_size", "skipped_iterations", "nan_iterations")
 
 
-def read_logs(paths: Iterable[str | Path]) -> ForeignLog:
-    """Read the log of one job from files, folders of files, or ``-``.
+def opened_logs(paths: Iterable[str | Path]) -> "tuple[LogReader, Iterator[LogLine]]":
+    """Open the log of one job: files, folders of files, or ``-``. The reader takes each line that you draw.
 
     The launcher of Megatron-Bridge writes every rank's output to a file with ``allranks`` in its name. If there are
     such files, only they are read. BadRequestError if a file is not text.
     """
-    reader, lines = opened_logs(paths)
-    for _ in lines:
-        pass
-    return reader.finish()
-
-
-def opened_logs(paths: Iterable[str | Path]) -> "tuple[LogReader, Iterator[LogLine]]":
-    """As :func:`read_logs`, but also yield the lines; the reader takes each line that you draw."""
     sources = log_sources(paths)
     chosen = [source for source in sources if _ALL_RANKS in source.name] or list(sources)
     reader = LogReader()
@@ -80,7 +70,7 @@ class LogReader:
         self._attempts = _Attempts()
         self._waiting: dict[str, _StepTimes] = {}
         self._memory: list[RankMemory] = []
-        self._num_memory = self._num_cut = self._num_lines = self._open_line = 0
+        self._num_cut = self._num_lines = self._open_line = 0
         self._has_other_losses = False
         self._first_cut = ""
         self._times: list[str | None] = [None, None]
@@ -189,9 +179,7 @@ class LogReader:
                 if name.strip() in _COUNTERS and value is not None and 0 <= value < _MOST_MEMORY:
                     counters.setdefault(_COUNTERS[name.strip()], round(value * unit))
             self._signs.add("bridge" if unit == GB else "megatron-lm")
-            self._num_memory += 1
-            if len(self._memory) < _MAX_MEMORY_REPORTS:
-                self._memory.append(RankMemory(int(match[1]), int(match[2]), line.where, **counters))
+            self._memory.append(RankMemory(int(match[1]), int(match[2]), line.where, **counters))
 
     def _steps_of(self, line: LogLine) -> "_StepTimes":
         return self._waiting.setdefault(line.source, _StepTimes())
@@ -218,8 +206,6 @@ class LogReader:
     def _notes_at_the_end(self) -> Iterator[str]:
         if self._num_cut:
             yield f"{counted(self._num_cut, 'line')} of iterations cut short, first at {self._first_cut}"
-        if len(self._memory) < self._num_memory:
-            yield f"{self._num_memory - len(self._memory)} of {self._num_memory} memory reports left out"
         for steps in self._waiting.values():
             steps.lose(len(steps.waiting))
         lost = [steps for steps in self._waiting.values() if steps.first_lost]

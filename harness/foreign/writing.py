@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from itertools import chain
 
 from harness.errors import BadRequestError
 from harness.experiment.effective import captures_iteration
@@ -56,10 +57,6 @@ def _of_cases(_spec: ExperimentSpec, row: Row, value: object) -> Values:
             return on | ({} if on and value is None else {name: value})
     found = next((switch for (wanted, _), switch in zip(row.cases, switches, strict=True) if wanted == value), [])
     return dict.fromkeys(found, True) or dict.fromkeys(switches[0], False)
-
-
-def _offloaded_layers(_spec: ExperimentSpec, row: Row, value: object) -> Values:
-    return {row.names[1]: bool(value), "model.cpu_offloading_weights": False, row.names[0]: value}
 
 
 def _recompute(spec: ExperimentSpec, row: Row, _value: object) -> Values:
@@ -150,7 +147,8 @@ WRITERS: Mapping[str, Write] = {
     "ddp.align_grad_reduce": _overlapped,
     "parallelism.wgrad_deferral_limit": lambda spec, row, value: (
         {row.names[0]: value} if spec.parallelism.defer_embedding_wgrad_compute else {}),
-    "offload.cpu_offloading_num_layers": _offloaded_layers,
+    "offload.cpu_offloading_num_layers": lambda _, row, value: {
+        row.names[1]: bool(value), "model.cpu_offloading_weights": False, row.names[0]: value},
     "cuda_graph.impl": _graph,
     "kernels.attention_backend": lambda spec, _, value: _if(
         spec.kernels.transformer_impl != "local", attention_backend=value),
@@ -190,11 +188,8 @@ def as_megatron(
     wanted = None if paths is None else set(paths)
     rows = [r for r in rows_of("megatron") if r.path not in without and (wanted is None or r.path in wanted)]
     values = {name: (value, row.path in explicit) for row in rows for name, value in _arguments(spec, row).items()}
-    words = tuple(
-        word
-        for name, (value, is_explicit) in values.items()
-        for word in _words(arguments()[name], value, explicit=is_explicit)
-    )
+    written = (_words(arguments()[name], value, explicit=explicit) for name, (value, explicit) in values.items())
+    words = tuple(chain.from_iterable(written))
     return words, () if wanted is not None else tuple(_remarks(spec, words))
 
 

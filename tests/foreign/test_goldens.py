@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from harness.foreign.golden import read_foreign_golden
-from harness.foreign.reader import read_logs
+from harness.imports.sides import Side, read_side
 from tests.commands import refused
 from tests.imported_logs import bridge_values
 
@@ -35,7 +35,7 @@ def metric(values, start=1, interval=1):
 def test_logs_say_what_megatron_bridge_reads_bound_to_their_iteration(case, tmp_path):
     for file in case["files"]:
         (tmp_path / file["name"]).write_text(file["text"])
-    log = read_logs([tmp_path / file["name"] for file in case["files"]])
+    log = read_side(Side("log", tuple(str(tmp_path / file["name"]) for file in case["files"]), ""))[0]
     document = bridge_values(log)
     for key in ("lm loss", "elapsed time per iteration (ms)", "GPU utilization"):
         steps = {step: values for step, values in document.items() if step.isdecimal()}
@@ -94,7 +94,6 @@ def test_of_several_snapshots_the_newest_is_read_with_a_note(read, names, newest
         ('{"0": {"lm loss": NaN}}', "0: lm loss: NaN"),
         ('{"1": {"lm loss": NaN}, "2": {"lm loss": NaN}, "3": {"lm loss": NaN}}', "1: lm loss: NaN"),
         ('{"0": {"lm loss": 1e999}}', "0: lm loss: "),
-        ('{"0": {"lm loss": 5e-324}}', "0: lm loss: "),
         ('{"0": {}, "0": {}}', "duplicate key '0'"),
         ({"0": {"GPU utilization": "fast"}}, '0: GPU utilization: "fast"'),
         ({"0": 3}, "0: "),

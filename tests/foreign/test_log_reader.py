@@ -7,7 +7,7 @@ import pytest
 
 from harness.errors import SeveralMatchError
 from harness.foreign.gpu_of_log import gpu_of_log
-from harness.foreign.reader import read_logs
+from harness.imports.sides import Side, read_side
 from tests.imports.logs import bridge_log, iteration, megatron_lm_log, memory_gb, memory_mb, step_time
 
 
@@ -18,7 +18,8 @@ def _read(tmp_path):
     def read(text="", **files):
         for name, content in {"run": text, **files}.items() if text else files.items():
             (tmp_path / f"{name}.log").write_text(content)
-        return read_logs([tmp_path / f"{name}.log" for name in ({"run": text} if text else {}) | files])
+        paths = tuple(str(tmp_path / f"{name}.log") for name in ({"run": text} if text else {}) | files)
+        return read_side(Side("log", paths, ""))[0]
 
     return read
 

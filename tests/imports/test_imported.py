@@ -13,9 +13,10 @@ from harness.errors import BadRequestError
 from harness.failures.first_failure import first_failure
 from harness.foreign.golden import read_foreign_golden
 from harness.foreign.logs.lines import log_lines
-from harness.foreign.reader import LogReader, read_logs
+from harness.foreign.reader import LogReader
 from harness.imports.job import ending, job_times
 from harness.imports.run import rank_records
+from harness.imports.sides import Side, read_side
 from harness.judge.compare import WindowOptions
 from harness.judge.gate import comparison_outcome
 from harness.records.store import read_run
@@ -144,8 +145,8 @@ def _judged(tmp_path):
     def judge(log, golden, window=AS_UPSTREAM, thresholds=FIVE_PERCENT, **more):
         (tmp_path / "run.log").write_text(log)
         (tmp_path / "golden.json").write_text(json.dumps(golden))
-        read = read_logs([tmp_path / "run.log"]), read_foreign_golden(tmp_path / "golden.json")
-        return judge_log(*read, window, thresholds, **more)
+        read = read_side(Side("log", (str(tmp_path / "run.log"),), ""))[0]
+        return judge_log(read, read_foreign_golden(tmp_path / "golden.json"), window, thresholds, **more)
 
     return judge
 
