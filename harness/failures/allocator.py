@@ -74,7 +74,9 @@ def allocator_figures(text: str) -> AllocatorFigures | None:
     message = text[start : min(following.start() if following else len(text), start + MAX_TEXT)]
     matches = {name: pattern.search(message) for name, pattern in _FIGURES.items()}
     found = {name: size_bytes(match[match.lastindex or 1]) if match else None for name, match in matches.items()}
-    _add_unallocated(found, message)
+    reserved, allocated = _RESERVED.search(message), found["allocated_bytes"]
+    if reserved and allocated is not None:
+        found["unallocated_bytes"] = max(0, (size_bytes(reserved[1]) or 0) - allocated)
     device, tried = _DEVICE.search(message), matches["tried_bytes"]
     processes = (ProcessMemory(int(match[1]), size_bytes(match[2])) for match in _PROCESS.finditer(message))
     # A request of an exbibyte or more is a negative size, read as one without a sign.
@@ -88,12 +90,6 @@ def allocator_figures(text: str) -> AllocatorFigures | None:
         is_contradictory=is_contradictory,
         **found,
     )
-
-
-def _add_unallocated(found: dict[str, int | None], message: str) -> None:
-    reserved, allocated = _RESERVED.search(message), found["allocated_bytes"]
-    if reserved and allocated is not None:
-        found["unallocated_bytes"] = max(0, (size_bytes(reserved[1]) or 0) - allocated)
 
 
 def _drop_impossible(found: dict[str, int | None]) -> bool:

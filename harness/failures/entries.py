@@ -87,14 +87,9 @@ def word_of(pattern: str) -> str:
     return "".join(chr(ord(each) - 0xE000) if each >= "\ue000" else each for each in word)
 
 
-@cache
-def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern)
-
-
 def _search(pattern: str, text: str) -> re.Match[str] | None:
     at = text.find(word_of(pattern))
-    return _compiled(pattern).search(text, max(0, at - _BEFORE), at + _AFTER) if at >= 0 else None
+    return re.compile(pattern).search(text, max(0, at - _BEFORE), at + _AFTER) if at >= 0 else None
 
 
 @cache

@@ -149,18 +149,7 @@ class FailureScan:
         elif state.in_traceback and line.text.startswith("assert "):
             state.code = line.text
         elif self.mention is None and not state.in_traceback and mentions_error(line.text):
-            shown = _short(line)
-            self.mention = RankFailure(
-                "error",
-                line.rank,
-                line.host,
-                shown.text,
-                (shown,),
-                self.last_step,
-                time=state.time,
-                weight=1,
-                is_mention=True,
-            )
+            self.mention = replace(self._unnamed(line, line.rank, state), moment=None, is_mention=True)
 
     def _train_on(self, step: int) -> None:
         """Drop the failures that the job survived, so that a later one of the same kind counts."""
@@ -197,19 +186,12 @@ class FailureScan:
         """Keep a traceback that the end of the log cut off."""
         for rank, state in self.ranks.items():
             if state.in_traceback and state.frame and self.cut is None:
-                line = _short(state.frame)
-                self.cut = RankFailure(
-                    "error",
-                    rank,
-                    line.host,
-                    line.text,
-                    (line,),
-                    self.last_step,
-                    state.moment,
-                    state.time,
-                    weight=1,
-                    is_cut=True,
-                )
+                self.cut = replace(self._unnamed(state.frame, rank, state), is_cut=True)
+
+    def _unnamed(self, line: LogLine, rank: int | None, state: _Rank) -> RankFailure:
+        """Return a failure of which a line does not name the error."""
+        shown, step = _short(line), self.last_step
+        return RankFailure("error", rank, line.host, shown.text, (shown,), step, state.moment, state.time, weight=1)
 
     def _note(self, sign: Sign, line: LogLine, state: _Rank) -> None:
         rank, host = line.rank if line.rank is not None else sign.rank, line.host
@@ -220,6 +202,7 @@ class FailureScan:
         if key in self.found:  # most lines of a log that repeats an error: the first one counts
             return
         is_own = sign.weight == 0  # the rank's own error, which the traceback above explains
+        saving = "save_checkpoint" if self.is_saving and state.frame is None else None
         is_assert = state.code and _BARE_ASSERT.match(line.text)
         failure = RankFailure(
             kind=sign.kind,
@@ -228,7 +211,7 @@ class FailureScan:
             text=f"{line.text} {state.code}" if is_assert else _from_message(line.text),
             evidence=(_short(line), *((_short(state.frame),) if is_own and state.frame else ())),
             after_step=self.last_step,
-            moment=self._moment(state, is_own=is_own),
+            moment=state.moment if is_own and state.moment else saving,
             time=state.time,
             exit_code=sign.exit_code,
             weight=sign.weight,
@@ -238,11 +221,6 @@ class FailureScan:
         self._keep(key, failure)
         state.takes_any = _OPEN.match(line.text) is not None
         state.opened = key if state.takes_any or _NCCL_ERROR.search(line.text) else None
-
-    def _moment(self, state: _Rank, *, is_own: bool) -> str | None:
-        if is_own and state.moment:
-            return state.moment
-        return "save_checkpoint" if self.is_saving and state.frame is None else None
 
     def _continue(self, state: _Rank, key: _Key, line: LogLine) -> bool:
         """Add the line to the text of a failure that goes on; return whether it is only a part of NCCL's error."""

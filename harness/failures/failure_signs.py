@@ -23,17 +23,8 @@ _OF_A_PARENT = (
 )  # fmt: skip
 _TERMINATED = (1, 2, 15)  # SIGHUP, SIGINT and SIGTERM: a launcher ends the other processes
 # Words of this room's other patterns.
-_MORE_WORDS = (
-    "WorkNCCL(",
-    "enqueued",
-    "ollective #",
-    "lagging rank",
-    "xpandable_segments",
-    "Exit",
-    "Interrupt",
-    "checkpoint",
-    "step:",
-)
+_MORE_WORDS = ("WorkNCCL(", "enqueued", "ollective #", "lagging rank", "xpandable_segments", "Exit", "Interrupt",
+               "checkpoint", "step:")  # fmt: skip
 # After a line with one of these, the next lines belong to the message. A line break: the line ends there.
 WORDS_BEFORE_MORE = (
     "Traceback (", 'File "', "Error:\n", "Exception:\n", "NCCL error in: ", "ncclInternalError: ", "Last error",
@@ -189,9 +180,8 @@ class TorchrunSummary:
         if match[1] == "time":
             self._fields = {}
         self._fields[match[1]] = match[2]
-        return self._failure(line) if match[1] == "exitcode" and "rank" in self._fields else None
-
-    def _failure(self, line: LogLine) -> RankFailure | None:
+        if match[1] != "exitcode" or "rank" not in self._fields:
+            return None
         fields, self._fields = self._fields, {}
         weight, self._weight = self._weight, 2
         try:
