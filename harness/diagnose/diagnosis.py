@@ -101,7 +101,7 @@ def _room(case: Case) -> str:
     A log reports other ranks only as they were at an earlier iteration.
     """
     full = [rank.rank for rank in case.ranks if rank.has_oom]
-    held = [rank.held_bytes or math.inf for rank in case.ranks if not rank.has_oom]
+    held = [rank.reserved_bytes or rank.allocated_bytes or math.inf for rank in case.ranks if not rank.has_oom]
     is_known = case.origin == "run" and not case.is_on_cpu and len(full) == 1 and bool(held)
     total = case.capacity_bytes if is_known and case.fills_device else None
     if total is None or max(held) + (case.verdict.request_bytes or 0) > total * (1 - _HEADROOM):

@@ -13,7 +13,7 @@ from harness.failures.entries import entry
 from harness.failures.failure_scan import FailureScan
 from harness.failures.failure_signs import RankFailure
 from harness.failures.first_failure import KILL_COUNT, LOCAL_RANK, FirstFailure, failure_of, survived_by
-from harness.failures.verdict import AllocatorFigures, Confidence, OomVerdict, table
+from harness.failures.verdict import AllocatorFigures, OomVerdict, table
 from harness.foreign.log import ForeignLog, NotFinite, RankMemory
 from harness.foreign.logs.lines import LogLine
 from harness.resolve.recipe import at_path
@@ -107,7 +107,11 @@ def _ending(
 ) -> tuple[Status, OomVerdict, FailedRank | None]:
     """Return how the job ended; ``cause``: results that are not finite, which explain it."""
     if cause is not None:
-        return "failed", _of_divergence(cause), _diverged(cause)
+        row, sure = cause.first, "high" if cause.is_printed else "medium"
+        message = f"iteration {row.number}: lm loss {_shown(row.loss)}, grad norm {_shown(row.grad_norm)}"
+        failed = FailedRank(row.rank, "non_finite_loss", message, f"in iteration {row.number}", row.where)
+        verdict = entry("non_finite").verdict()
+        return "failed", replace(verdict, confidence=sure, reason=_divergence(cause)), failed
     if first is not None:
         return "oom" if first.verdict.is_oom else "failed", first.verdict, _failed(first)
     if is_empty:
@@ -143,22 +147,11 @@ def _after_training(first: FirstFailure, log: ForeignLog) -> FirstFailure:
     return replace(first, verdict=replace(first.verdict, reason=reason, advice=advice))
 
 
-def _of_divergence(broken: NotFinite) -> OomVerdict:
-    sure: Confidence = "high" if broken.is_printed else "medium"
-    return OomVerdict("not_oom", sure, _divergence(broken), advice=entry("non_finite").advice, entry="non_finite")
-
-
 def _divergence(broken: NotFinite) -> str:
     row = broken.first
     rank = "" if row.rank is None else f"rank {row.rank}, "
     more = f"; {broken.count} of the {broken.of} iterations from there on" if broken.of > 1 else ""
     return f"{broken.reason} at iteration {row.number} ({rank}{row.where}){more}"
-
-
-def _diverged(broken: NotFinite) -> FailedRank:
-    row = broken.first
-    message = f"iteration {row.number}: lm loss {_shown(row.loss)}, grad norm {_shown(row.grad_norm)}"
-    return FailedRank(row.rank, "non_finite_loss", message, f"in iteration {row.number}", row.where)
 
 
 def _shown(value: float | None) -> str:

@@ -28,11 +28,6 @@ class RankFigures:
     reserved_bytes: int | None = None
     has_oom: bool = False
 
-    @property
-    def held_bytes(self) -> int | None:
-        """Return the allocator's reserved peak in bytes; its allocated peak if that is unknown."""
-        return self.reserved_bytes if self.reserved_bytes is not None else self.allocated_bytes
-
 
 @dataclass(frozen=True, slots=True)
 class FailedRank:

@@ -111,23 +111,18 @@ def _be_rank(order: int, ready: int) -> None:
         text = pipe.read()
     if not text:
         end_now(0)  # torchrun ended without starting it
+    import numpy as np
+    import torch
+
     words = json.loads(text)
-    _draw_anew()
+    np.random.seed()  # the imports took seeds from the system; Python's own `random` draws anew after every fork
+    torch.default_generator.seed()
     os.environ.clear()
     os.environ.update(words["environment"])
     for descriptor, path in words["outputs"].items():
         if path is not None:
             redirect(path, int(descriptor), flags=os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     _run_python(words["arguments"])
-
-
-def _draw_anew() -> None:
-    """Draw again the seeds that imports took from the system. Python's own `random` does so after every fork."""
-    import numpy as np
-    import torch
-
-    np.random.seed()
-    torch.default_generator.seed()
 
 
 def _run_python(arguments: list[str]) -> None:

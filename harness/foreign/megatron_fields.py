@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from math import prod
 
 from harness.foreign.megatron_arguments import Arguments, families, known
 from harness.foreign.settings import rows_of, settings_in
@@ -58,7 +58,8 @@ _LEAST_NOTED_BYTES = GIB // 4
 
 def _missing_bytes(a: Arguments) -> Iterator[str]:
     """Yield what the job holds and the prediction does not: masks of the loader, a second buffer of weights."""
-    num_bytes = _product([a.peek(name) for name in ("micro_batch_size", "seq_length", "seq_length")])
+    sizes = [a.peek(name) for name in ("micro_batch_size", "seq_length", "seq_length")]
+    num_bytes = prod(size if isinstance(size, int) else 0 for size in sizes)
     if num_bytes >= _LEAST_NOTED_BYTES and a.value("create_attention_mask_in_dataloader", usual=True):
         yield (
             f"the attention mask of Megatron-LM's data loader ({format_bytes(num_bytes)} for each "
@@ -68,14 +69,6 @@ def _missing_bytes(a: Arguments) -> Iterator[str]:
         yield (
             "a buffer for gathered weights beside the gradients' (avoid it with --reuse-grad-buf-for-mxfp8-param-ag)"
         )
-
-
-def _product(sizes: list[Any]) -> int:
-    """Return the product of sizes; 0 if one is not known."""
-    found = 1
-    for size in sizes:
-        found *= size if isinstance(size, int) else 0
-    return found
 
 
 def _note_idle_recompute(a: Arguments, layer: dict[str, Setting]) -> None:

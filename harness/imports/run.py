@@ -85,7 +85,8 @@ def rank_records(
     ``failure``: None if the job recovered. A failure without a rank below ``world_size`` belongs to no rank.
     """
     clock = clock_rank(log, world_size)[0]
-    memory, failures = _memory(log), _failures(failure)
+    every = (failure.failure, *failure.also, *failure.victims) if failure else ()
+    memory, failures = _memory(log), {each.rank: each for each in reversed(every) if each.rank is not None}
     named = {*memory, *failures, *([clock] if log.iterations else [])}
     return tuple(
         RankRecord(
@@ -146,14 +147,6 @@ def _memory(log: ForeignLog) -> dict[int, MemoryRecord]:
         rank: MemoryRecord.model_validate({"meter": METER} | {name: of.get(rank) for name, of in highest.items()})
         for rank in {report.rank for report in log.memory}
     }
-
-
-def _failures(failure: FirstFailure | None) -> dict[int, RankFailure]:
-    found: dict[int, RankFailure] = {}
-    for each in (failure.failure, *failure.also, *failure.victims) if failure else ():
-        if each.rank is not None:
-            found.setdefault(each.rank, each)
-    return found
 
 
 def _failure(failure: RankFailure, first: FirstFailure | None) -> Failure:

@@ -131,7 +131,7 @@ def _blocks(entry: Any) -> Iterator[tuple[int, int, str, Any]]:
 
 
 def _count(device: Blocks, num_bytes: int, block: Any, stacks: Stacks) -> None:
-    owner = stacks.owner(block.get("frames"))
+    owner = stacks.of(block.get("frames")).owner
     device.live_bytes[owner] += num_bytes
     device.num_live[owner] += 1
     requested = None if block.get("requested_size") is None else size(block, "requested_size")

@@ -30,10 +30,6 @@ class _PlainUnpickler(pickle.Unpickler):
         del pid
         raise RefusedPickleError("it refers to objects outside the file")
 
-    def get_extension(self, code: int) -> NoReturn:
-        """Refuse extension codes of Python's own unpickler; C's calls :meth:`find_class`, or finds no such code."""
-        raise RefusedPickleError(f"it uses extension code {code}, but a snapshot holds only plain values")
-
 
 _CHUNK_BYTES = 1 << 24
 

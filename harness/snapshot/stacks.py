@@ -161,12 +161,14 @@ class Owner(NamedTuple):
     site: str
 
 
-class _Known(NamedTuple):
+class Known(NamedTuple):
+    """What a stack shows: its owner, and the modules in whose forward pass it lies; none inside a recomputation."""
+
     owner: Owner
     forward: frozenset[str]
 
 
-_NOTHING = _Known(Owner(NO_STACK, ""), frozenset())
+_NOTHING = Known(Owner(NO_STACK, ""), frozenset())
 
 
 class Stacks:
@@ -174,18 +176,11 @@ class Stacks:
 
     def __init__(self) -> None:
         self._frames: dict[int, Frame] = {}
-        self._by_frames: dict[tuple[int, ...], _Known] = {}
-        self._by_list: dict[int, _Known] = {}
+        self._by_frames: dict[tuple[int, ...], Known] = {}
+        self._by_list: dict[int, Known] = {}
 
-    def owner(self, frames: object) -> Owner:
-        """Return the owner of ``frames``, a list of dicts, innermost first; any other value counts as no stack."""
-        return self._known(frames).owner
-
-    def forward_of(self, frames: object) -> frozenset[str]:
-        """Return the modules in whose forward pass ``frames`` lie; none inside a recomputation."""
-        return self._known(frames).forward
-
-    def _known(self, frames: object) -> _Known:
+    def of(self, frames: object) -> Known:
+        """Look at ``frames``, a list of dicts, innermost first; any other value counts as no stack."""
         if not isinstance(frames, (list, tuple)) or not frames:
             return _NOTHING
         stack = frames[0] if type(frames[0]) is list else frames  # shared while the file was read
@@ -196,7 +191,7 @@ class Stacks:
             if known is None:
                 made = [each for each in map(self._frame, stack[:_DEEPEST]) if not _RECORDER.search(each.function)]
                 site = site_of(made)
-                known = _Known(Owner(module_of(made), site), forward_modules(made)) if site else _NOTHING
+                known = Known(Owner(module_of(made), site), forward_modules(made)) if site else _NOTHING
                 self._by_frames[key] = known
             self._by_list[id(stack)] = known
         return known

@@ -2,7 +2,7 @@
 
 from collections.abc import Container, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import islice, pairwise
+from itertools import accumulate, islice, pairwise
 from typing import Any, NamedTuple
 
 from harness.errors import BadRequestError, Problems, nearest
@@ -61,6 +61,7 @@ def answered(content: dict[Any, Any], device: DeviceMemory, question: Question) 
     recorded, notes = _recorded(content)
     held = {block.address: block for block in held_blocks(content, device.device)}
     history = _history(_undone(held, entries), entries)
+    undone = (-sign * size(entry, "size") for entry in reversed(entries) if (sign := RESERVING.get(entry["action"])))
     asked, rows = tuple(dict.fromkeys((recorded, *question.settings))), list[WhatIfRow]()
     for modules in ("", *question.without):
         changed, num_blocks = _without(history, modules)
@@ -72,7 +73,7 @@ def answered(content: dict[Any, Any], device: DeviceMemory, question: Question) 
     return WhatIf(
         device_bytes=question.device_bytes,
         num_requests=sum(event.num_bytes is not None for event in history.events) - history.num_before,
-        recorded_reserved_bytes=_recorded_peak(device.reserved_bytes, entries),
+        recorded_reserved_bytes=max(accumulate(undone, initial=device.reserved_bytes)),
         rows=tuple(rows),
         notes=(*notes, *_notes(history, device), *(note for each in asked if (note := settings_of(each).inert))),
     )
@@ -192,7 +193,7 @@ def _history(before: list[HeldBlock], entries: Entries) -> _History:
     def ask(num_bytes: int, stream: int, frames: object) -> int:
         key = len(events)
         events.append(Event(key, num_bytes, stream))
-        if found := stacks.forward_of(frames):
+        if found := stacks.of(frames).forward:
             forward[key] = found
         return key
 
@@ -210,14 +211,6 @@ def _history(before: list[HeldBlock], entries: Entries) -> _History:
             num_unknown += ended is None
             events += [] if ended is None else [Event(ended, None)]
     return _History(events, len(before), num_unknown, forward)
-
-
-def _recorded_peak(reserved: int, entries: Entries) -> int:
-    peak = reserved
-    for entry in reversed(entries):
-        reserved -= RESERVING.get(entry["action"], 0) and RESERVING[entry["action"]] * size(entry, "size")
-        peak = max(peak, reserved)
-    return peak
 
 
 def _row(history: _History, entries: Entries, asked: str, device_bytes: int | None) -> WhatIfRow:
@@ -245,7 +238,7 @@ def _failure(
     asked = {event.key for event in history.events[: outcome.failed + 1] if event.key >= history.num_before}
     number = len(asked) * (failed.key >= history.num_before)
     frames = (entry.get("frames") for entry in entries if entry["action"] in ("alloc", "oom"))
-    owner = Stacks().owner(next(islice(frames, number - 1, None), None)) if number > 0 else None
+    owner = Stacks().of(next(islice(frames, number - 1, None), None)).owner if number > 0 else None
     return FirstFailure(
         number=number,
         request_bytes=failed.num_bytes or 0,

@@ -78,8 +78,8 @@ def test_the_recorder_of_stacks_is_never_charged():
     ]  # fmt: skip
     kernel = {"filename": "aten/src/ATen/native/cuda/Blas.cpp", "line": 3, "name": "at::native::addmm"}
     stacks = Stacks()
-    assert stacks.owner([*recorder, kernel]).site.endswith("Blas.cpp:3 at::native::addmm")
-    assert stacks.owner(recorder) == (NO_STACK, "")
+    assert stacks.of([*recorder, kernel]).owner.site.endswith("Blas.cpp:3 at::native::addmm")
+    assert stacks.of(recorder).owner == (NO_STACK, "")
 
 
 @pytest.mark.parametrize(

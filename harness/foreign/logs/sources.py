@@ -105,7 +105,8 @@ def _files(given: Path) -> list[Path]:
     if not given.is_dir():
         return [given]
     unread: list[BadRequestError] = []
-    files = sorted(_logs_below(given, unread), key=_natural)
+    found = _logs_below(given, unread)  # 10 stands after 9
+    files = sorted(found, key=lambda path: [int(p) if p.isdecimal() else p for p in re.split(r"(\d+)", str(path))])
     raise_all(unread)
     if not files:
         snapshot = next(given.rglob("*.pickle"), None)
@@ -126,12 +127,6 @@ def _logs_below(folder: Path, unread: list[BadRequestError]) -> Iterator[Path]:
             is_copy = path.suffix == _PACKED and path.stem in names
             if _LOG_NAME.search(name) and not is_copy and path.is_file():
                 yield path
-
-
-def _natural(path: Path) -> tuple[str | int, ...]:
-    """Return a sort key that puts ``10`` after ``9``, by alternating text and numbers."""
-    parts = re.split(r"(\d+)", str(path))
-    return tuple(int(part) if index % 2 else part for index, part in enumerate(parts))
 
 
 _OF_JOBS = (".sh", ".sbatch", ".slurm", ".py", ".yaml", ".yml")
