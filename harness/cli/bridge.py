@@ -245,9 +245,7 @@ def in_our_words(args: Sequence[str], own: Mapping[str, bool]) -> list[str]:
         if theirs is not None and (name not in own or _is_a_flag_here(theirs, own[name], rest, equals)):
             given = _values(theirs, value if equals else None, rest)
             with problems.collecting():
-                meant = _meant(theirs, name, given, own)
-                is_of_slurm = meant[:1] and meant[0].removeprefix("--") in (*_SLURM, "container_mounts", "detach")
-                out += [] if is_of_slurm and meant[0] not in own else meant  # a command that starts nothing lacks them
+                out += _taken(_meant(theirs, name, given, own), own)
         elif name in own and not equals and theirs and theirs.values == "?" and not _has_value(rest):
             pass  # as in Megatron-Bridge, the option without its value asks for nothing
         elif name in own:
@@ -286,6 +284,12 @@ def _values(theirs: Spelling, joined: str | None, rest: list[str]) -> list[str]:
     while len(found) < most and _has_value(rest):
         found.append(rest.pop(0))
     return found
+
+
+def _taken(words: Words, own: Mapping[str, bool]) -> Words:
+    """Leave out options of Slurm that the command lacks, because it starts nothing."""
+    is_of_slurm = words[:1] and words[0].removeprefix("--") in (*_SLURM, "container_mounts", "detach")
+    return () if is_of_slurm and words[0] not in own else words
 
 
 def _meant(theirs: Spelling, typed: str, given: list[str], own: Mapping[str, bool]) -> Words:

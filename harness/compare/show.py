@@ -8,7 +8,7 @@ from harness.compare.figures import COUNTERS, ROWS, ForeignComparison
 from harness.compare.foreign import ForeignAnswer, ForeignRequest, compare_foreign
 from harness.foreign.log import ForeignLog
 from harness.foreign.logs.sources import log_sources
-from harness.judge.gate import Verdict
+from harness.judge.gate import Finding, Verdict
 from harness.measure.result import compared_line, comparison_table, reasons
 from harness.records.metrics import Metric
 from harness.show.page import Line, Page, details, listing, plain
@@ -34,8 +34,7 @@ def foreign_page(answer: ForeignAnswer) -> Page:
     log, judged = answer.read, answer.judged
     shown = [f for f in judged.comparison.findings if f.golden is not None or f.verdict is not Verdict.NOT_GATED]
     stated = " ".join(finding.reason for finding in shown)
-    spoken = (f for f in shown if f.current or f.verdict is not Verdict.PASS)  # a check that found nothing is silent
-    why = ((f.reason, SHOWN[f.metric].title) for f in spoken if f.reason and f.verdict is not Verdict.NOT_GATED)
+    why = ((f.reason, SHOWN[f.metric].title) for f in shown if _has_reason(f))
     differing = [f"Differs: {each}" for each in judged.settings]
     renewal = ["the golden may need an update"] * (answer.outcome == "improvement")
     return Page(
@@ -50,6 +49,11 @@ def foreign_page(answer: ForeignAnswer) -> Page:
         ),
         answer=foreign_line(answer),
     )
+
+
+def _has_reason(finding: Finding) -> bool:
+    is_silent = finding.verdict is Verdict.PASS and not finding.current
+    return bool(finding.reason) and finding.verdict is not Verdict.NOT_GATED and not is_silent
 
 
 def foreign_line(answer: ForeignAnswer) -> Line:

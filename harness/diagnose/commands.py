@@ -50,9 +50,7 @@ def command(case: Case, verb: str, *more: str, change: Settings = MappingProxyTy
     sources = dict(case.sources) | {path: _option(path) for path in change}
     if verb == "plan":
         sources = {path: source for path, source in sources.items() if path not in _MEASURED}
-    words = ["mbr-perf", verb, *_recipe(spec, sources), "--task", spec.task, "-g", spec.gpu, "-c", spec.compute_dtype]
-    words += ["-ng", str(spec.num_gpus)]
-    words += [word for name in _SELECTING if name in sources for word in sources[name].split(" ", 1)]
+    words = ["mbr-perf", verb, *_job(spec, sources)]
     for name, values in _given(spec, sources).items():
         words += [word for value in values or [""] for word in (name, value) if word]
     words += ["--recompute", spec.recompute.text.removesuffix(":distributed")]
@@ -100,6 +98,12 @@ def _allocator_env(case: Case, spec: ExperimentSpec, settings: str) -> dict[str,
     name = next((each for each in ALLOCATOR_NAMES if own and spec.env.get(each) == own), ALLOCATOR)
     needs = spec.cuda_graph.impl != "none" and EXPANDABLE_SEGMENTS in settings and "NCCL_GRAPH_REGISTER" not in spec.env
     return {name: settings} | ({"NCCL_GRAPH_REGISTER": "0"} if needs else {})
+
+
+def _job(spec: ExperimentSpec, sources: Mapping[str, str]) -> list[str]:
+    words = [*_recipe(spec, sources), "--task", spec.task, "-g", spec.gpu, "-c", spec.compute_dtype]
+    selecting = [word for name in _SELECTING if name in sources for word in sources[name].split(" ", 1)]
+    return [*words, "-ng", str(spec.num_gpus), *selecting]
 
 
 def _recipe(spec: ExperimentSpec, sources: Mapping[str, str]) -> list[str]:

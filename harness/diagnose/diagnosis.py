@@ -102,9 +102,9 @@ def _room(case: Case) -> str:
     """
     full = [rank.rank for rank in case.ranks if rank.has_oom]
     held = [rank.reserved_bytes or rank.allocated_bytes or math.inf for rank in case.ranks if not rank.has_oom]
-    is_known = case.origin == "run" and not case.is_on_cpu and len(full) == 1 and bool(held)
+    is_known = case.origin == "run" and not case.is_on_cpu and len(full) == 1
     total = case.capacity_bytes if is_known and case.fills_device else None
-    if total is None or max(held) + (case.verdict.request_bytes or 0) > total * (1 - _HEADROOM):
+    if total is None or max(held, default=math.inf) + (case.verdict.request_bytes or 0) > total * (1 - _HEADROOM):
         return ""
     most = f"no other held more than {format_bytes(round(max(held)))} of {format_bytes(total)} until then"
     experts = "" if is_dense(case.spec) else ", its experts"

@@ -13,7 +13,7 @@ from harness.failures.entries import entry
 from harness.failures.failure_scan import FailureScan
 from harness.failures.failure_signs import RankFailure
 from harness.failures.first_failure import KILL_COUNT, LOCAL_RANK, FirstFailure, failure_of, survived_by
-from harness.failures.verdict import AllocatorFigures, OomVerdict, table
+from harness.failures.verdict import AllocatorFigures, Confidence, OomVerdict, table
 from harness.foreign.log import ForeignLog, NotFinite, RankMemory
 from harness.foreign.logs.lines import LogLine
 from harness.resolve.recipe import at_path
@@ -27,7 +27,6 @@ _STAYED = (
     "Find the process that stays (ps, py-spy dump): a profiler, a save in the background, a data loader or a "
     "logger. See whether the last checkpoint is complete.",
 )
-_WEAK = ("unknown", "time_limit", "killed")
 _NO_END = "no line shows how the job ended"
 _STILL_RUNS = (
     "See whether the job still runs (squeue, nvidia-smi). If it hangs, take a py-spy dump of every rank; if it "
@@ -66,13 +65,11 @@ def case_of_log(
 
     Results that are not finite explain a job that ended well, was ended from outside, or whose end is unknown.
     """
-    first = failure_of(scan, None if spec is None or spec.gpu_type.is_cpu else spec.gpu_type.memory_bytes)
+    first = failure_of(scan, spec.gpu_type.memory_bytes if spec else None)
     harmless = first if first is not None and _is_harmless(first, log) else None
     first = None if harmless or first is None else _after_training(first, log)
     broken = log.not_finite()
-    # Lost peers, a launcher's report, or an end from outside do not explain themselves.
-    is_weak = first is None or first.failure.kind == "peer" or first.verdict.oom_class in _WEAK
-    cause = broken if is_weak else None
+    cause = broken if first is None or _is_weak(first) else None
     status, verdict, failed = _ending(log, first, cause, is_empty=is_empty)
     why_now = ""
     if first is not None and verdict is first.verdict:
@@ -93,10 +90,7 @@ def case_of_log(
         num_iterations=len(log.iterations),
         said=first.failure.text if first else "",
         notes=(
-            *([f"Not finite: {_divergence(broken)}."] if broken and not cause else []),
-            *([f"How it ended: {first.verdict.reason} ({first.failure.where})."] if first and cause else []),
-            *_harmless_lines(harmless.failure if harmless else None, survived_by(scan)),
-            *_others(first),
+            *_notes(first, harmless, survived_by(scan), broken, cause),
             *log.notes,
         ),
     )
@@ -107,11 +101,11 @@ def _ending(
 ) -> tuple[Status, OomVerdict, FailedRank | None]:
     """Return how the job ended; ``cause``: results that are not finite, which explain it."""
     if cause is not None:
-        row, sure = cause.first, "high" if cause.is_printed else "medium"
+        row = cause.first
         message = f"iteration {row.number}: lm loss {_shown(row.loss)}, grad norm {_shown(row.grad_norm)}"
         failed = FailedRank(row.rank, "non_finite_loss", message, f"in iteration {row.number}", row.where)
-        verdict = entry("non_finite").verdict()
-        return "failed", replace(verdict, confidence=sure, reason=_divergence(cause)), failed
+        sure: Confidence = "high" if cause.is_printed else "medium"
+        return "failed", replace(entry("non_finite").verdict(), confidence=sure, reason=_divergence(cause)), failed
     if first is not None:
         return "oom" if first.verdict.is_oom else "failed", first.verdict, _failed(first)
     if is_empty:
@@ -123,13 +117,30 @@ def _ending(
     return "unknown", OomVerdict("not_oom", "medium", _NO_END), None
 
 
-def _harmless_lines(after: RankFailure | None, before: RankFailure | None) -> Iterator[str]:
-    """Yield the failure that a training met ``after`` it had ended well, and the one that it survived."""
-    if after is not None:
+def _notes(
+    first: FirstFailure | None,
+    harmless: FirstFailure | None,
+    survived: RankFailure | None,
+    broken: NotFinite | None,
+    cause: NotFinite | None,
+) -> Iterator[str]:
+    """Yield what else failed: results or the end, after training, survived, and on other ranks."""
+    if broken is not None and cause is None:
+        yield f"Not finite: {_divergence(broken)}."
+    if first is not None and cause is not None:
+        yield f"How it ended: {first.verdict.reason} ({first.failure.where})."
+    if harmless is not None:
+        after = harmless.failure
         what = after.text if after.is_mention else "Slurm counted a process of the step that the kernel ended"
         yield f"Training ended well, in spite of this: {what} ({after.where})."
-    if before is not None:
-        yield f"Iterations follow this line, so the job survived it: {before.text} ({before.where})."
+    if survived is not None:
+        yield f"Iterations follow this line, so the job survived it: {survived.text} ({survived.where})."
+    same, victims = (first.also, first.victims) if first else ((), ())
+    for failures, how in ((same, "in the same way"), (victims, "probably because of this failure")):
+        names = [failure.who or failure.where for failure in failures]
+        if names:
+            listed = ", ".join(names[:_MOST_NAMED]) + (" ..." if len(names) > _MOST_NAMED else "")
+            yield f"{counted(len(names), 'other rank')} failed too, {how}: {listed}"
 
 
 def _is_harmless(first: FirstFailure, log: ForeignLog) -> bool:
@@ -147,6 +158,11 @@ def _after_training(first: FirstFailure, log: ForeignLog) -> FirstFailure:
     return replace(first, verdict=replace(first.verdict, reason=reason, advice=advice))
 
 
+def _is_weak(first: FirstFailure) -> bool:
+    """Return whether the failure does not explain itself: lost peers, a launcher's report, or an end from outside."""
+    return first.failure.kind == "peer" or first.verdict.oom_class in ("unknown", "time_limit", "killed")
+
+
 def _divergence(broken: NotFinite) -> str:
     row = broken.first
     rank = "" if row.rank is None else f"rank {row.rank}, "
@@ -156,15 +172,6 @@ def _divergence(broken: NotFinite) -> str:
 
 def _shown(value: float | None) -> str:
     return "missing" if value is None else f"{value:g}"
-
-
-def _others(first: FirstFailure | None) -> Iterator[str]:
-    same, victims = (first.also, first.victims) if first else ((), ())
-    for failures, how in ((same, "in the same way"), (victims, "probably because of this failure")):
-        names = [failure.who or failure.where for failure in failures]
-        if names:
-            listed = ", ".join(names[:_MOST_NAMED]) + (" ..." if len(names) > _MOST_NAMED else "")
-            yield f"{counted(len(names), 'other rank')} failed too, {how}: {listed}"
 
 
 def _failed(first: FirstFailure) -> FailedRank:

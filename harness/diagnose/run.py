@@ -109,9 +109,14 @@ def _given(request: DiagnoseRequest, inputs: Inputs, logged: Logged | None, host
             raise
         request.passage.notes.append(f"{NO_PREDICTION}{error.problems[0].message}.")
         return None
-    request.passage.notes += [f"Settings {note.removeprefix('settings: ')}." for note in notes]
-    request.passage.notes += [f"{note}." for note in settled.notes if logged and note.startswith(logged.path)]
+    request.passage.notes += _notes(notes, settled, logged)
     return settled
+
+
+def _notes(notes: Sequence[str], settled: Settled, logged: Logged | None) -> Iterator[str]:
+    """Yield what is assumed of the settings, and what of the log's own arguments is not predicted."""
+    yield from (f"Settings {note.removeprefix('settings: ')}." for note in notes)
+    yield from (f"{note}." for note in settled.notes if logged and note.startswith(logged.path))
 
 
 def _is_read(logs: tuple[str, ...], gpu: str, host: Host) -> bool:

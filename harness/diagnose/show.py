@@ -27,15 +27,13 @@ def diagnosis_page(answer: Diagnosis) -> Page:
     )
     case, steps = answer.case, [_step(number, fix) for number, fix in enumerate(answer.fixes, start=1)]
     found, said = case.verdict.figures, [shortened(case.failed.message, _LONGEST)] if case.failed else []
-    assumed = [text for text in answer.evidence if text.startswith(ASSUMED.capitalize())]
-    evidence = [text for text in answer.evidence if text not in assumed]
-    lacking = [text.removeprefix(NO_PREDICTION) for text in evidence if text.startswith(NO_PREDICTION)]
+    assumed, evidence = _assumed(answer)
     facts = (
         ("Where", _where(answer)),
         ("Numbers", numbers(found) if found else ""),
         ("Why now", case.why_now),
         ("Allocator", answer.allocator.reason if answer.allocator else ""),
-        ("Predicted", f"nothing: {lacking[0]}" if lacking and case.prints_settings else ""),
+        ("Predicted", next(filter(None, map(_lacking, evidence)), "") if case.prints_settings else ""),
         ("Assumed", assumed[0].partition(": ")[2] if assumed else ""),
         ("Next", "" if steps else _nothing(answer)),
     )
@@ -52,6 +50,16 @@ def diagnosis_page(answer: Diagnosis) -> Page:
         ),
         answer=_failure(answer),
     )
+
+
+def _assumed(answer: Diagnosis) -> tuple[list[str], list[str]]:
+    """Return what is assumed of the job, and the other evidence."""
+    assumed = [text for text in answer.evidence if text.startswith(ASSUMED.capitalize())]
+    return assumed, [text for text in answer.evidence if text not in assumed]
+
+
+def _lacking(text: str) -> str:
+    return f"nothing: {text.removeprefix(NO_PREDICTION)}" if text.startswith(NO_PREDICTION) else ""
 
 
 def _step(number: int, fix: Fix) -> tuple[Line, ...]:

@@ -202,7 +202,6 @@ class FailureScan:
         if key in self.found:  # most lines of a log that repeats an error: the first one counts
             return
         is_own = sign.weight == 0  # the rank's own error, which the traceback above explains
-        saving = "save_checkpoint" if self.is_saving and state.frame is None else None
         is_assert = state.code and _BARE_ASSERT.match(line.text)
         failure = RankFailure(
             kind=sign.kind,
@@ -211,7 +210,7 @@ class FailureScan:
             text=f"{line.text} {state.code}" if is_assert else _from_message(line.text),
             evidence=(_short(line), *((_short(state.frame),) if is_own and state.frame else ())),
             after_step=self.last_step,
-            moment=state.moment if is_own and state.moment else saving,
+            moment=self._moment(state, is_own=is_own),
             time=state.time,
             exit_code=sign.exit_code,
             weight=sign.weight,
@@ -221,6 +220,11 @@ class FailureScan:
         self._keep(key, failure)
         state.takes_any = _OPEN.match(line.text) is not None
         state.opened = key if state.takes_any or _NCCL_ERROR.search(line.text) else None
+
+    def _moment(self, state: _Rank, *, is_own: bool) -> str | None:
+        if is_own and state.moment:
+            return state.moment
+        return "save_checkpoint" if self.is_saving and state.frame is None else None
 
     def _continue(self, state: _Rank, key: _Key, line: LogLine) -> bool:
         """Add the line to the text of a failure that goes on; return whether it is only a part of NCCL's error."""

@@ -22,12 +22,11 @@ def has_expandable_segments(record: RunRecord) -> bool | None:
 
 def verdict_on(failure: Failure, record: RunRecord) -> OomVerdict:
     """Classify the failure of a rank. A failure of kind "oom" is out of memory even if its text is unknown."""
-    gpu = record.spec.gpu_type
     is_kill = failure.kind == "signal" and ("SIGKILL" in failure.message or "-9" in failure.message)
     ending = Ending(
         exit_code=-9 if is_kill else None,
         expandable_segments=has_expandable_segments(record),
-        device_bytes=None if gpu.is_cpu else gpu.memory_bytes,
+        device_bytes=record.spec.gpu_type.memory_bytes,
         has_traceback=failure.kind == "error",
         moment=moment_in(failure.traceback) or failure.phase,
     )

@@ -146,4 +146,4 @@ def threshold(name: str) -> float:
 
 def impossible_bytes() -> float:
     """Return the size above which a request is impossible on an unknown device."""
-    return threshold("impossible_share") * max(row.memory_bytes for row in GPUS.values() if not row.is_cpu)
+    return threshold("impossible_share") * max(row.memory_bytes for row in GPUS.values())

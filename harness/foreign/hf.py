@@ -3,7 +3,7 @@
 Sources: the config classes of transformers 5.23.0 (defaults), Megatron-Bridge @067f987 (models/*/*_bridge.py).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -80,11 +80,15 @@ def _architecture(config: HfConfig) -> Mapping[str, Any]:
             f"{config.label}: {inner}: mbr-perf does not train models of several modalities",
             remedy="to plan its language model alone, save that part as a separate config.json",
         )
-    said = [*map(str, names or (kind,))]
-    lacks = next((part for part, starts in _MISSING.items() if said[0].startswith(tuple(starts.split()))), "")
-    named = ", ".join(map(shortened, said))
-    raise BadRequestError(
-        f"{config.label}: architectures: mbr-perf cannot train {named}{f', which needs {lacks}' * bool(lacks)}",
+    raise _untrained(config.label, [*map(str, names or (kind,))])
+
+
+def _untrained(label: str, names: Sequence[str]) -> BadRequestError:
+    """Return the error for architectures that mbr-perf cannot train, with what the first one needs, if known."""
+    lacks = next((part for part, starts in _MISSING.items() if names[0].startswith(tuple(starts.split()))), "")
+    named = ", ".join(map(shortened, names))
+    return BadRequestError(
+        f"{label}: architectures: mbr-perf cannot train {named}{f', which needs {lacks}' * bool(lacks)}",
         remedy=f"known: {', '.join(ARCHITECTURES)}; or describe the model in a recipe",
     )
 

@@ -128,9 +128,7 @@ class ForeignLog:
         Trainers leave a loss that is NaN out of the line, and some do not count it. Skipped iterations have no loss,
         and their norm may overflow: that is how a loss scale is found, unless the log ends with many of them.
         """
-        norms = [row.grad_norm is not None for row in self.iterations]
-        has_norms_only = len(norms) >= _FEWEST_NORMS and all(norms) and not self.has_other_losses
-        has_losses = has_norms_only or any(row.loss is not None for row in self.iterations)
+        has_losses = any(row.loss is not None for row in self.iterations) or self._has_norms_only()
         found = [row for row in self.iterations if _is_broken(row, has_losses=has_losses)]
         tail = list(takewhile(lambda row: row.skipped_iterations, reversed(self.iterations)))
         if not found and len(tail) >= _MANY_SKIPPED and any(_is_printed(row) for row in tail):
@@ -142,6 +140,10 @@ class ForeignLog:
         if not _is_printed(first) and 2 * len(found) < of:  # a line without a loss among many with one
             return None
         return NotFinite(first, _what_is_broken(first), len(found), of, any(_is_printed(row) for row in found))
+
+    def _has_norms_only(self) -> bool:
+        norms = [row.grad_norm is not None for row in self.iterations]
+        return len(norms) >= _FEWEST_NORMS and all(norms) and not self.has_other_losses
 
     def highest(self, read: Callable[[RankMemory], int | None]) -> dict[int, int]:
         """Return the highest value of a counter for each rank that reports it."""

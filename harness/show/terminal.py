@@ -20,7 +20,6 @@ from harness.show.page import (
     ITEM,
     WHOLE,
     Block,
-    Column,
     Line,
     Listing,
     Page,
@@ -29,10 +28,10 @@ from harness.show.page import (
     Words,
     blocks_for,
     on_one_line,
-    plain,
     spans,
     visible,
 )
+from harness.show.terminal_table import PADDING, fitting, widths
 
 _WORD = re.compile(rf"{WHOLE}|\S+")
 _RICH: dict[Style, str] = {
@@ -42,8 +41,6 @@ _RICH: dict[Style, str] = {
 
 
 _LEAST_WIDTH = 20
-_LEAST_LONG = 30  # a column of sentences is of use from this width on
-_PADDING = 2  # blanks between two columns
 _WIDEST = 10_000
 _BARS = str.maketrans("█▉▊▋▌▍▎▏", "####    ")
 
@@ -186,8 +183,8 @@ class _Writer:
         if asked.whole or not self._console.is_terminal:
             self._whole(_rich_table(table, {}))
             return
-        shown, dropped = _fitting(table, self._console.width)
-        self._whole(_rich_table(shown, _widths(shown, self._console.width)))
+        shown, dropped = fitting(table, self._console.width)
+        self._whole(_rich_table(shown, widths(shown, self._console.width)))
         missing = [column.title for column in dropped if column.lost or not asked.instead]
         if missing:
             self._line(Line(f"Not shown at this width: {', '.join(missing)}", "dim", hang=2))
@@ -213,7 +210,7 @@ class _Writer:
 
 
 def _rich_table(table: Table, widths: Mapping[int, int]) -> rich.table.Table:
-    made = rich.table.Table(box=None, pad_edge=False, header_style="bold", padding=(0, _PADDING, 0, 0))
+    made = rich.table.Table(box=None, pad_edge=False, header_style="bold", padding=(0, PADDING, 0, 0))
     for at, column in enumerate(table.columns):
         made.add_column(
             Text(on_one_line(column.title)),
@@ -251,47 +248,3 @@ def _text(words: Words, style: Style = "plain") -> Text:
     for span in spans(words):
         made.append(on_one_line(span.text), style=_RICH[span.style] or None)
     return made
-
-
-def _fitting(table: Table, width: int) -> tuple[Table, list[Column]]:
-    """Return the table without the columns for which ``width`` has no room, and those columns."""
-    kept, least = list(range(len(table.columns))), [_least(table, at) for at in range(len(table.columns))]
-    while sum(least[at] + _PADDING for at in kept) - _PADDING > width:
-        first = max(table.columns[at].drop for at in kept)
-        if not first:
-            break
-        kept = [at for at in kept if table.columns[at].drop != first]
-    dropped = [column for at, column in enumerate(table.columns) if at not in kept]
-    return table.only(kept), dropped
-
-
-def _least(table: Table, at: int, least_long: int = _LEAST_LONG) -> int:
-    """The width below which a column reads badly: whole figures, the longest part of a name, a start of sentences."""
-    column, texts = table.columns[at], [plain(row[at]) for row in table.rows]
-    words = texts if column.right or column.whole else [word for text in texts for word in ITEM.findall(text)]
-    widest = _widest([*column.title.split(), *words])
-    return max(widest, min(least_long, _widest(texts))) if column.long else widest
-
-
-def _widths(table: Table, width: int) -> dict[int, int]:
-    """Return each column's part of ``width`` if not all cells fit on one line: the widest that may fold gives first.
-
-    Where even that does not fit, the table is wider than ``width``.
-    """
-    least = [_least(table, at) for at in range(len(table.columns))]
-    given = [
-        _widest([column.title, *(plain(row[at]) for row in table.rows)]) for at, column in enumerate(table.columns)
-    ]
-    excess = sum(given) + _PADDING * (len(given) - 1) - width
-    if excess <= 0:
-        return {}
-    if excess > sum(given) - sum(least):
-        least = [_least(table, at, 0) for at in range(len(table.columns))]
-    for _ in range(min(excess, sum(given) - sum(least))):
-        giver = max((at for at in range(len(given)) if given[at] > least[at]), key=lambda at: given[at])
-        given[giver] -= 1
-    return dict(enumerate(given))
-
-
-def _widest(texts: Iterable[str]) -> int:
-    return max(map(cell_len, texts), default=0)

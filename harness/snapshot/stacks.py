@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 from harness.experiment.modules import MODULES, Frames
@@ -83,19 +84,22 @@ def module_of(frames: Iterable[Frame]) -> str:
         return frames[0].function
     found: ModuleRow | None = None
     for frame in frames:
-        if found is None or found.module == "mlp":
-            row = _row(frame)  # experts contain the dense block, so its memory there belongs to the experts
-            found = row if found is None or (row and row.module in ("moe", "shared_experts")) else found
+        row = _row(frame)  # experts contain the dense block, so its memory there belongs to the experts
+        if row and (found is None or (found.module == "mlp" and row.module in ("moe", "shared_experts"))):
+            found = row
     if found is None:
-        nodes = (_OPERATION.search(frame.function) for frame in frames)
-        is_backward = any(_MCORE in frame.path and frame.function.endswith(_BACKWARD) for frame in frames)
-        return BACKWARD if is_backward or any(node and node["node"] for node in nodes) else UNKNOWN
+        return BACKWARD if any(map(_runs_backward, frames)) else UNKNOWN
     if not found.is_model:
         return found.module
     if _is_recomputing(frames):
         return f"{found.module} (recompute)"
     is_constructing = any(_is_megatron(frame) and frame.function in _CONSTRUCTING for frame in frames)
     return f"{found.module} (weights)" if is_constructing else found.module
+
+
+def _runs_backward(frame: Frame) -> bool:
+    node = _OPERATION.search(frame.function)
+    return bool(node and node["node"]) or (_MCORE in frame.path and frame.function.endswith(_BACKWARD))
 
 
 def forward_modules(frames: Sequence[Frame]) -> frozenset[str]:
@@ -138,6 +142,7 @@ def _is_megatron(frame: Frame) -> bool:
     return _MCORE in frame.path or "transformer_engine/" in frame.path
 
 
+@cache
 def _row(frame: Frame) -> ModuleRow | None:
     rows = (row for row in ROWS if row.frames.path in frame.path)
     return next((row for row in rows if frame.function in (row.frames.functions or (frame.function,))), None)

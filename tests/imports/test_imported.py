@@ -10,10 +10,7 @@ import pytest
 from harness.compare.figures import judge_log
 from harness.compare.foreign import OF_BRIDGE
 from harness.errors import BadRequestError
-from harness.failures.first_failure import first_failure
 from harness.foreign.golden import read_foreign_golden
-from harness.foreign.logs.lines import log_lines
-from harness.foreign.reader import LogReader
 from harness.imports.job import ending, job_times
 from harness.imports.run import rank_records
 from harness.imports.sides import Side, read_side
@@ -30,11 +27,7 @@ def _read(tmp_path):
 
     def run(text):
         (tmp_path / "job.log").write_text(text)
-        reader = LogReader()
-        lines = list(log_lines([tmp_path / "job.log"]))
-        for line in lines:
-            reader.feed(line)
-        return reader.finish(), first_failure(lines)
+        return read_side(Side("log", (str(tmp_path / "job.log"),), ""))
 
     return run
 

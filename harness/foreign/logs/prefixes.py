@@ -44,15 +44,21 @@ class PrefixReader:
             text, label = line[match.end() :], int(match[1])
         named = _HOST.match(line) if self._is_hosted and outer is None else None
         found = _peeled(text[named.end() :] if named else text)
-        if label is not None:
-            inner = found.job_rank if found.job_rank is not None else found.node_rank
-            self._tasks_are_nodes |= (inner is not None and inner != label) or "torch.distributed.run" in found.text
-        node = f"task {label}" if self._tasks_are_nodes and label is not None else None
-        host = found.host or (outer.host if outer else None) or (named[1] if named else node)
+        self._learn(found, label)
+        host = found.host or (outer.host if outer else None) or (named[1] if named else self._node(label))
         rank = self._rank(found, label)
         if rank is None and found.job_rank is None and found.node_rank is None and outer is not None:
             rank = outer.rank
         return Prefixed(found.text, rank, host, found.time)
+
+    def _learn(self, found: "_Peeled", label: int | None) -> None:
+        if label is None:
+            return
+        inner = found.job_rank if found.job_rank is not None else found.node_rank
+        self._tasks_are_nodes |= (inner is not None and inner != label) or "torch.distributed.run" in found.text
+
+    def _node(self, label: int | None) -> str | None:
+        return f"task {label}" if self._tasks_are_nodes and label is not None else None
 
     def _rank(self, found: "_Peeled", label: int | None) -> int | None:
         if found.job_rank is not None:
