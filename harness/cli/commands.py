@@ -115,7 +115,7 @@ class HelpedCommand(typer.core.TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except typer.BadParameter:
-            from harness.cli.slips import unreadable
+            from harness.cli.refusals import unreadable
 
             raise_all(unreadable(self, ctx, typed))
             raise
@@ -127,7 +127,7 @@ class HelpedCommand(typer.core.TyperCommand):
         known = [name for parameter in self.params for name in (*parameter.opts, *parameter.secondary_opts)]
         for argument in args[: args.index("--")] if "--" in args else args:
             if _SHORT.fullmatch(argument) and argument not in known:
-                from harness.cli.slips import short_option_meant
+                from harness.cli.refusals import short_option_meant
 
                 ctx.fail(f"no such option: {argument} {short_option_meant(argument, known)}")
 
@@ -169,7 +169,7 @@ class JobCommand(WholeShortOptions):
         ctx.allow_extra_args = True
         rest: list[str] = super().parse_args(ctx, args)
         if rest and not ctx.resilient_parsing:
-            from harness.cli.slips import job_behind
+            from harness.cli.refusals import job_behind
 
             raise job_behind(ctx.command_path, typed, rest[0])
         return rest
@@ -257,7 +257,7 @@ class HelpedGroup(typer.core.TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Resolve a command as typer does; an unknown one fails with the nearest of all commands, in any group."""
         if args and self.get_command(ctx, args[0]) is None and not ctx.resilient_parsing:
-            from harness.cli.slips import nearest_command
+            from harness.cli.refusals import nearest_command
 
             ctx.fail(f"No such command {args[0]!r}. {nearest_command(self, ctx, args[0])}".rstrip())
         return super().resolve_command(ctx, args)

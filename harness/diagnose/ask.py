@@ -10,7 +10,7 @@ from harness.cli.commands import takes
 from harness.cli.options import ExperimentOptions, Json, Results, flag, options
 
 if TYPE_CHECKING:
-    from harness.diagnose.request import DiagnoseRequest
+    from harness.diagnose.run import DiagnoseRequest
     from harness.foreign.logs.sources import Passage
     from harness.resolve.recipe import Request
 
@@ -65,7 +65,7 @@ def _with_gpu(request: "Request", paths: list[str], passage: "Passage") -> "Requ
 def _request(what: DiagnoseOptions, asked: ExperimentOptions) -> "DiagnoseRequest":
     """Return the options as one value. BadRequestError: settings without a recipe, or a recipe without a GPU."""
     from harness.cli.requests import experiment_request, given_options
-    from harness.diagnose.request import DiagnoseRequest
+    from harness.diagnose.run import DiagnoseRequest
     from harness.diagnose.values import NO_PREDICTION
     from harness.errors import BadRequestError
     from harness.foreign.logs.sources import Passage
@@ -104,7 +104,7 @@ def _request(what: DiagnoseOptions, asked: ExperimentOptions) -> "DiagnoseReques
 
 def _require_gpu(request: "Request", what: DiagnoseOptions) -> None:
     """Raise BadRequestError for the missing GPU type, with everything else that is wrong."""
-    from harness.diagnose.request import sorted_inputs
+    from harness.diagnose.run import sorted_inputs
     from harness.errors import Problems
     from harness.resolve.options import options_layer
     from harness.resolve.resolve import recipe_of

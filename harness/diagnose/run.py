@@ -1,16 +1,17 @@
-"""Diagnoses a log or a run."""
+"""Diagnoses a log or a run: sorts the paths of the request, reads them, and asks the planner."""
 
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import FrameType, MappingProxyType
+from typing import NoReturn
 
 from harness.diagnose.allocator import answer_of
 from harness.diagnose.diagnosis import diagnose
 from harness.diagnose.of_log import SIZE_WORDS, case_of_log, contradiction
 from harness.diagnose.of_run import case_of_run, case_of_unfinished
-from harness.diagnose.request import DiagnoseRequest, Inputs, sorted_inputs
 from harness.diagnose.values import NO_PREDICTION, NO_RULINGS, Case, Diagnosis, is_doubted
 from harness.errors import BadRequestError, HarnessError, Problems
 from harness.experiment.experiment import ExperimentSpec
@@ -22,15 +23,107 @@ from harness.failures.failure_scan import FailureScan
 from harness.failures.failure_signs import WORDS_BEFORE_MORE, words_of_failures
 from harness.foreign.logs.lines import log_lines
 from harness.foreign.logs.sieve import Wanted
-from harness.foreign.logs.sources import Passage
+from harness.foreign.logs.sources import STDIN, Passage
 from harness.foreign.reader import WORDS, LogReader
 from harness.launch.environment import Host
 from harness.measure.logged import Logged, logged_arguments, with_logged
 from harness.measure.understanding import RunRequest, Settled, settle
 from harness.predict.allocator_settings import require_taken
+from harness.records.folders import results_dir
+from harness.records.references import Kind, folder_named, folders, named, refuse_other_kinds
+from harness.records.run import RunRecord
+from harness.records.store import RECORD, is_committed, read_run
 from harness.records.strict_json import read_document
+from harness.records.sweep import SWEEP, read_sweep, run_dir_of
 from harness.resolve.options import env_of_options
 from harness.resolve.recipe import Request
+
+_TAKEN: tuple[Kind, ...] = ("run", "sweep")
+_SPEC, _PICKLE = "spec.json", ".pickle"
+
+
+@dataclass(frozen=True)
+class DiagnoseRequest:
+    """``asked``: the settings of a job that left only logs, and ``env`` its variables (NAME=VALUE) even without others.
+
+    ``given``: the options of the job, as typed. ``plans``: whether to ask the planner. ``passage``: how far logs have
+    been read, and whether to stop.
+    """
+
+    paths: tuple[str, ...]
+    asked: Request | None = None
+    env: tuple[str, ...] = ()
+    given: tuple[str, ...] = ()
+    results_dir: Path | None = None
+    plans: bool = True
+    passage: Passage = field(default_factory=Passage, compare=False)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """One job: a run's ``folder`` with its ``record``, None if it has none, or all ``logs``."""
+
+    folder: Path | None = None
+    record: RunRecord | None = None
+    logs: tuple[str, ...] = ()
+
+
+def sorted_inputs(references: Iterable[str], results: Path | None = None) -> Inputs:
+    """Sort paths, ids of runs, and ``-`` for standard input.
+
+    BadRequestError names all unknown ones, and refuses sweeps and more than one job.
+    """
+    found, problems = list[Inputs](), Problems()
+    for reference in dict.fromkeys(references):
+        with problems.collecting():
+            found.append(_sorted(reference, results))
+    problems.raise_if_any()
+    logs = tuple(log for each in found for log in each.logs)
+    jobs = [*(each for each in found if each.folder), *([Inputs(logs=logs)] if logs else [])]
+    if len(jobs) > 1:
+        remedy = "name one run, or all logs of one job; mbr-perf explain RUN OTHER_RUN compares two runs"
+        raise BadRequestError(f"{len(jobs)} jobs: diagnose takes one job", remedy=remedy)
+    return jobs[0] if jobs else Inputs()
+
+
+def _sorted(reference: str, results: Path | None) -> Inputs:
+    """Say what a reference names. BadRequestError for a sweep and for other kinds of results."""
+    if reference == STDIN:
+        return Inputs(logs=(reference,))
+    path = _located(reference, results)
+    if path.is_dir() and (path / SWEEP).is_file():
+        _refuse_sweep(path)
+    if path.name == RECORD or (path.is_dir() and is_committed(path)):
+        return Inputs(path if path.is_dir() else path.parent, read_run(path))
+    if path.is_dir() and (path / _SPEC).is_file():
+        return Inputs(path)
+    if path.suffix == _PICKLE:
+        raise BadRequestError(f"{path}: a memory snapshot, not a log", remedy=f"mbr-perf snapshot {path} explains it")
+    refuse_other_kinds(path.absolute(), _TAKEN)
+    return Inputs(logs=(reference,))
+
+
+def _located(reference: str, results: Path | None) -> Path:
+    if Path(reference).exists():
+        return Path(reference)
+    parents = [results_dir(results) / kind for kind in ("runs", "sweeps")]
+    if not any(named(reference, folders(parent)) for parent in parents):
+        refuse_other_kinds(reference, _TAKEN, results)
+    remedy = "name a run, a log, a folder of logs, or - for standard input"
+    return folder_named(reference, "run or log", *parents, remedy=remedy)
+
+
+def _refuse_sweep(folder: Path) -> NoReturn:
+    """Refuse a sweep, and name its runs that did not end well."""
+    data = read_sweep(folder)
+    begun = [run_dir_of(folder, cell.planned.index, n) for cell in data.cells for n in range(data.plan.repeats)]
+    begun = [run_dir for run_dir in begun if run_dir.is_dir()]
+    bad = [run for run in begun if not (run / RECORD).is_file() or read_run(run).status != "ok"]
+    remedy = f"mbr-perf diagnose {bad[0]}" if bad else f"mbr-perf report {folder} shows its cells"
+    raise BadRequestError(
+        f"{folder}: a sweep; diagnose takes one run. {len(bad)} of the {len(begun)} runs that began did not end well",
+        remedy=remedy,
+    )
 
 
 @contextmanager

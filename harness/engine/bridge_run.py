@@ -21,8 +21,7 @@ from megatron.core.utils import get_model_config
 
 from harness.engine.memory import record_until_out_of_memory, recorded_step
 from harness.engine.rank_log import RankLog
-from harness.engine.rank_run import adapt, config_after_init, coordinates, finished_step, synchronize, use_device
-from harness.engine.read_back import read_back
+from harness.engine.rank_run import adapt, coordinates, finished_step, record_model, synchronize, use_device
 from harness.engine.training import StepResult
 from harness.experiment.experiment import BridgeEngine, ExperimentSpec
 
@@ -117,12 +116,9 @@ class Measurement(Callback):
     def on_train_start(self, context: Any) -> None:
         """Read the built model back."""
         log, chunks = self._log, context.model
-        config = get_model_config(chunks[0])
         if parallel_state.model_parallel_is_initialized():
             log.fields["coordinates"] = coordinates()
-        log.fields["recompute"] = read_back(chunks)
-        log.fields["num_parameters"] = sum(p.numel() for chunk in chunks for p in chunk.parameters())
-        log.fields["config"] = config_after_init(config)
+        record_model(log, get_model_config(chunks[0]), chunks)
         log.meter.after_setup(chunks, context.optimizer)
         log.enter("step")
 

@@ -190,13 +190,11 @@ def build(spec: ExperimentSpec, log: RankLog, device: torch.device) -> Trainer:
         stage = parallel_state.get_pipeline_model_parallel_rank()
         set_plan(chunks, [spec.recompute.settings(stage, chunk) for chunk in range(len(chunks))])
     chunks = wrap_ddp(spec, config, chunks)
-    log.fields["recompute"] = read_back(chunks)
+    record_model(log, config, chunks)
     te = spec.kernels.transformer_impl == "transformer_engine"
     if te and spec.kernels.gradient_accumulation_fusion and not has_weight_gradient_kernel():
         lacks = "Apex's fused_weight_gradient_mlp_cuda is not installed"
         log.notes.append(f"the output layer allocates its weight gradient: {lacks}")
-    log.fields["num_parameters"] = sum(p.numel() for chunk in chunks for p in chunk.parameters())
-    log.fields["config"] = config_after_init(config)
     log.enter("build_optimizer")
     trainer = Trainer(spec, config, chunks, device)
     log.meter.after_setup(chunks, trainer.optimizer)
@@ -208,15 +206,17 @@ def _without_plan(spec: ExperimentSpec) -> ExperimentSpec:
     return spec.model_copy(update={"recompute": base_of_plan(spec.recompute)})
 
 
-def config_after_init(config) -> dict[str, str]:
-    """Return megatron-core's view of the request, after the changes of its `__post_init__`."""
+def record_model(log: RankLog, config, chunks) -> None:
+    """Read the built model back, and megatron-core's view of the request, after the changes of its `__post_init__`."""
+    log.fields["recompute"] = read_back(chunks)
+    log.fields["num_parameters"] = sum(p.numel() for chunk in chunks for p in chunk.parameters())
     names = (
         "recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules",
         "distribute_saved_activations", "cuda_graph_impl", "cuda_graph_scope", "attention_backend", "fp8", "fp8_recipe",
         "gradient_accumulation_fusion", "sequence_parallel", "deallocate_pipeline_outputs", "overlap_p2p_comm",
         "batch_p2p_comm", "cp_comm_type",
     )  # fmt: skip
-    return {name: str(getattr(config, name)) for name in names if hasattr(config, name)}
+    log.fields["config"] = {name: str(getattr(config, name)) for name in names if hasattr(config, name)}
 
 
 def measured_step(log: RankLog, trainer: Trainer, device: torch.device, index: int) -> float:

@@ -31,20 +31,20 @@ class FirstFailure:
     victims: tuple[RankFailure, ...] = ()
 
 
-def first_failure(lines: Iterable[LogLine], *, device_bytes: int | None = None) -> FirstFailure | None:
+def first_failure(lines: Iterable[LogLine]) -> FirstFailure | None:
     """Return the original failure: out of memory, a signal, a Python error or a lost peer, in this order.
 
     Without a failure, a line that only mentions an error counts. None if no line shows either, or if the job survived
-    it. ``device_bytes``: the memory of the job's GPUs, if known. Memory use grows only with the number of ranks.
+    it. Memory use grows only with the number of ranks.
     """
     scan = FailureScan()
     for line in lines:
         scan.feed(line)
-    return failure_of(scan, device_bytes)
+    return failure_of(scan)
 
 
-def failure_of(scan: FailureScan, device_bytes: int | None) -> FirstFailure | None:
-    """Return the original failure of the lines that ``scan`` was fed, as ``first_failure`` does."""
+def failure_of(scan: FailureScan, device_bytes: int | None = None) -> FirstFailure | None:
+    """As ``first_failure``, of the lines that ``scan`` was fed. ``device_bytes``: of the job's GPUs, if known."""
     scan.end_log()
     found = list(scan.found.values())
     if scan.survived and scan.num_after < BUFFERED and found and all(each.exit_code is not None for each in found):

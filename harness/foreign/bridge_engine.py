@@ -10,8 +10,7 @@ from pydantic import ValidationError
 from harness.errors import BadRequestError, Problems
 from harness.experiment.experiment import BridgeEngine, EngineSetting, ExperimentSpec
 from harness.experiment.recompute import base_of_plan, megatron_fields
-from harness.foreign.bridge import read
-from harness.foreign.container_file import Container, flat, read_container
+from harness.foreign.bridge import Container, flat, read, read_container
 from harness.foreign.settings import rows_of, settings_in
 from harness.records.reading import PlainValue
 from harness.resolve.recipe import IDENTITY, SECTION_MODELS, ForeignSource, Layer, Request, Setting, at_path, nested

@@ -315,16 +315,10 @@ def details(noun: str, lines: Iterable[str | Line], *, title: str = "") -> Detai
     return Details(len(made.items), noun, (Section(title, (made,), folded=True),) if title and made.items else (made,))
 
 
-def table(
-    columns: Iterable[str | Column],
-    rows: Iterable[Sequence[Words]],
-    *,
-    right: Collection[str] = (),
-    instead: tuple[Block, ...] = (),
-) -> Table:
+def table(columns: Iterable[str | Column], rows: Iterable[Sequence[Words]], *, right: Collection[str] = ()) -> Table:
     """Return a table whose columns are titles or columns; those named in ``right`` are aligned to the right."""
     made = (Column(column, right=column in right) if isinstance(column, str) else column for column in columns)
-    return Table(tuple(made), tuple(tuple(row) for row in rows), instead)
+    return Table(tuple(made), tuple(map(tuple, rows)))
 
 
 _Item = TypeVar("_Item")

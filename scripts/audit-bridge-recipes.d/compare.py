@@ -8,8 +8,8 @@ import yaml
 from ask import BridgePoint, bridge_points
 
 from harness.experiment.experiment import ExperimentSpec
+from harness.foreign.bridge import Container, read_container
 from harness.foreign.container_fields import effective_values, other_effects
-from harness.foreign.container_file import Container, read_container
 from harness.foreign.settings import rows_of, settings_in
 from harness.resolve.recipe import build_spec, merge
 

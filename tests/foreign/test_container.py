@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from harness.experiment.recompute import FullRecompute, NoRecompute, SelectiveRecompute
+from harness.foreign.bridge import Container, read_container
 from harness.foreign.container_fields import NOT_IN_CONTAINERS, other_effects
-from harness.foreign.container_file import Container, read_container
 from harness.foreign.settings import rows_of, settings_in
 from harness.records.strict_yaml import parse_yaml
 from harness.resolve.recipe import LEAVES, Setting, build_spec, merge

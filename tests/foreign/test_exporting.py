@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from harness.foreign.bridge import Container
 from harness.foreign.container_fields import other_effects
-from harness.foreign.container_file import Container
 from harness.foreign.exporting import exported, to_paste
 from harness.foreign.settings import rows_of, settings_in
 from harness.foreign.writing import ELSEWHERE, WRITERS, as_bridge, as_megatron, left_out
