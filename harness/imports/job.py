@@ -94,8 +94,6 @@ def _missing_facts(ranks: Sequence[RankRecord], num_ranks: int) -> tuple[str, ..
     return (always, f"the memory of {num_ranks - len(read)} of {num_ranks} ranks; only that of rank {listed}")
 
 
-# Times of a log mostly name no zone. No time zone is further ahead of UTC.
-_MOST_AHEAD = timedelta(hours=14)
 _NO_ZONE = "; they name no time zone, so mbr-perf assumes UTC"
 
 
@@ -113,20 +111,13 @@ class JobTimes:
 def job_times(log: ForeignLog, now: datetime) -> JobTimes:
     """Return the times of the job, which are those of the log's first and last line."""
     first, last = _time(log.first_time), _time(log.last_time)
-    duration = max(last - first, timedelta()) if first and last else timedelta()
-    start, why, note = now, "", ""
-    source: StartSource = "unknown"
     if first is None:
-        why = "the log does not contain the time of the job"
-    elif first > now + _MOST_AHEAD:
-        why = f"the log's first time, {log.first_time}, is in the future"
-    else:
-        start, source = first, "log"
-        written = datetime.fromisoformat((log.first_time or "").replace(",", "."))
-        note = f"start time: from the log's lines{'' if written.tzinfo else _NO_ZONE}"
-    if why:
-        duration, note = timedelta(), f"{why}: history shows the run at the time of its import, marked ?"
-    return JobTimes(_text(start), _text(start + duration), duration.total_seconds(), source, note)
+        why = "the log does not contain the time of the job: history shows the run at the time of its import, marked ?"
+        return JobTimes(_text(now), _text(now), 0.0, "unknown", why)
+    duration = max(last - first, timedelta()) if last else timedelta()
+    has_zone = datetime.fromisoformat((log.first_time or "").replace(",", ".")).tzinfo is not None
+    note = f"start time: from the log's lines{'' if has_zone else _NO_ZONE}"
+    return JobTimes(_text(first), _text(first + duration), duration.total_seconds(), "log", note)
 
 
 def _text(when: datetime) -> str:
@@ -134,12 +125,10 @@ def _text(when: datetime) -> str:
 
 
 def _time(written: str | None) -> datetime | None:
-    """Return the time; None if it is no valid time, or not between the years 2000 and 3000."""
     try:
-        when = utc_time((written or "").replace(",", "."))
+        return utc_time((written or "").replace(",", "."))
     except ValueError:
         return None
-    return when if 2000 <= when.year < 3000 else None
 
 
 @dataclass(frozen=True)
