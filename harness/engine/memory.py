@@ -64,9 +64,11 @@ class CudaMeter:
         self._limit = limit_bytes
         self._after_setup = self._static = None
 
-    def watching(self, _index) -> AbstractContextManager:
-        """Do nothing: the allocator enforces the limit."""
+    def watching(self, *_index) -> AbstractContextManager:
+        """Do nothing: the allocator enforces the limit, and counts all the time."""
         return nullcontext()
+
+    probing = watching
 
     def after_setup(self, _chunks, _optimizer) -> None:
         """Note the memory once parameters and gradient buffers exist; optimizer state does not yet."""
@@ -76,10 +78,6 @@ class CudaMeter:
         """Note the memory once everything that lives between steps exists."""
         torch.cuda.synchronize()
         self._static = torch.cuda.memory_allocated()
-
-    def probing(self) -> AbstractContextManager:
-        """Do nothing: on a GPU the allocator counts all the time."""
-        return nullcontext()
 
     def record(self) -> MemoryRecord:
         """Return the peaks so far, also after a failure."""

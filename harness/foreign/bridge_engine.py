@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -12,6 +12,7 @@ from harness.experiment.experiment import BridgeEngine, EngineSetting, Experimen
 from harness.experiment.recompute import base_of_plan, megatron_fields
 from harness.foreign.bridge import Container, flat, read, read_container
 from harness.foreign.settings import rows_of, settings_in
+from harness.foreign.words import leaves
 from harness.records.reading import PlainValue
 from harness.resolve.recipe import IDENTITY, SECTION_MODELS, ForeignSource, Layer, Request, Setting, at_path, nested
 
@@ -99,17 +100,9 @@ def _forward_step(container: Container) -> str:
 def _digest(container: Container, layer: Layer) -> str:
     """Hash the settings that no leaf of the spec was read from and that can change a result."""
     read_from = {setting.source.rpartition(": ")[2] for setting in layer.values()}
-    leaves = ((flat(path), value) for path, value in _leaves(container.plain))
-    rest = {path: value for path, value in leaves if path not in read_from and not path.startswith(_NO_RESULT)}
+    every = ((flat(path), value) for path, value in leaves(container.plain))
+    rest = {path: value for path, value in every if path not in read_from and not path.startswith(_NO_RESULT)}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _leaves(value: PlainValue, path: str = "") -> Iterator[tuple[str, PlainValue]]:
-    if not isinstance(value, dict) or not value:
-        yield path, value
-        return
-    for key, inner in value.items():
-        yield from _leaves(inner, f"{path}.{key}" if path else str(key))
 
 
 _ALSO = {"batch.seq_length": ("model.seq_length", "dataset.seq_length")}

@@ -5,6 +5,7 @@ from other arguments are those of its `arguments.py`: a feed-forward of 4 h (wit
 """
 
 from collections.abc import Sequence
+from math import prod
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -210,13 +211,8 @@ def pair(words: Words, name: str) -> Value:
 
 def world_size(words: Words, *names: str) -> Value:
     """Return data-parallel copies times TP x PP x CP; a file that is not finalised does not state it."""
-    size = 1
-    for name in names:
-        factor = words.value(name)
-        if not isinstance(factor, int):
-            return None
-        size *= factor
-    return size
+    factors = [words.value(name) for name in names]
+    return prod(factors) if all(isinstance(each, int) for each in factors) else None
 
 
 def layout_of_lists(words: Words, name: str) -> Value:

@@ -15,6 +15,7 @@ from harness.foreign.megatron_arguments import Argument, Takes, arguments, from_
 from harness.foreign.megatron_fields import arguments_layer
 from harness.foreign.settings import Row, rows_of
 from harness.foreign.shell_script import Word
+from harness.foreign.words import leaves
 from harness.resolve.recipe import IDENTITY, at_path, nested
 from harness.resolve.writing import layer_pattern, scalar
 from harness.units import counted
@@ -85,15 +86,7 @@ def _implementation(spec: ExperimentSpec, row: Row, value: object) -> Values:
 
 def _user_buffers(spec: ExperimentSpec, row: Row, _value: object) -> Values:
     buffers = spec.kernels.model_dump(mode="json")["tp_comm_overlap_cfg"]
-    return dict(_flat(row.names[0], buffers)) if isinstance(buffers, dict) else {row.names[0]: buffers}
-
-
-def _flat(path: str, values: Mapping[str, object]) -> Iterator[tuple[str, object]]:
-    for name, value in values.items():
-        if isinstance(value, dict):
-            yield from _flat(f"{path}.{name}", value)
-        else:
-            yield f"++{path}.{name}", value
+    return {f"++{path}" if path != row.names[0] else path: each for path, each in leaves(buffers, row.names[0])}
 
 
 def _reduced(spec: ExperimentSpec, row: Row, value: object) -> Values:
