@@ -10,35 +10,15 @@ from hashlib import sha256
 from itertools import groupby
 from pathlib import Path
 
+from harness.show import page
 from harness.show.figures import ABSENT
-from harness.show.page import (
-    WHOLE,
-    Block,
-    Code,
-    Details,
-    Facts,
-    Line,
-    Listing,
-    Only,
-    Page,
-    Picture,
-    Section,
-    Span,
-    Style,
-    Table,
-    Words,
-    blocks_for,
-    plain,
-    spans,
-    visible,
-)
 from harness.show.svg import svg
 from harness.units import counted
 
 # Tints of the palette of Okabe and Ito; every text on them has a contrast of 4.5 or more. Red texts are also bold.
 _STYLE = "".join(Path(__file__).with_name(name).read_text() for name in ("colours.css", "page.css"))
 _SCRIPT = Path(__file__).with_name("page.js").read_text()
-_SIGNS: dict[Style, str] = {
+_SIGNS: dict[page.Style, str] = {
     "good": "\N{CHECK MARK} ", "better": "\N{BLACK UP-POINTING TRIANGLE} ", "doubt": "? ",
     "worse": "\N{BLACK DOWN-POINTING TRIANGLE} ", "failed": "\N{MULTIPLICATION X} ", "oom": "\N{BLACK SQUARE} ",
 }  # fmt: skip
@@ -51,11 +31,11 @@ _POLICY = (
 
 def escape(text: str) -> str:
     """``text`` as HTML shows it; what would steer a terminal that prints the page is legible, too."""
-    return html_entities.escape(visible(text))
+    return html_entities.escape(page.visible(text))
 
 
 # Lines would break after the hyphens of options and ranges, and anywhere in a long name.
-_WHOLE = re.compile(rf"(?<![\w-])--?\w[\w-]*|\d[\d.]*-\d[\w.:-]*|{WHOLE}")
+_WHOLE = re.compile(rf"(?<![\w-])--?\w[\w-]*|\d[\d.]*-\d[\w.:-]*|{page.WHOLE}")
 _LONG, _JOINT = re.compile(r"\S{24,}"), re.compile(r"(?<=\w[/._=:])(?=\w)")
 
 
@@ -68,24 +48,24 @@ def _unbroken(found: re.Match[str]) -> str:
     return f'<span class="word">{found[0]}</span>' if len(found[0]) <= _LONGEST_WHOLE else found[0]
 
 
-def html(page: Page) -> str:
+def html(whole: page.Page) -> str:
     """Return the page as one file that fetches nothing: the answer, the first picture, tables; notes at the end.
 
     Its only script adds buttons that copy commands.
     """
-    title = f"{page.title}: {page.headline}" if page.headline else page.title
-    about = ". ".join(part for part in (page.headline, page.about) if part)
-    answer = page.first_line
+    title = f"{whole.title}: {whole.headline}" if whole.headline else whole.title
+    about = ". ".join(part for part in (whole.headline, whole.about) if part)
+    answer = whole.first_line
     parts = [
         "<header>",
-        f"<h1>{_text(page.title)}</h1>",
+        f"<h1>{_text(whole.title)}</h1>",
         f'<p class="answer">{_spans(answer.words)}</p>' if answer else "",
         f"<p>{_text(about)}</p>" if about else "",
         "</header>\n<main>",
-        _blocks(page.blocks, 2),
-        _html_section(Section("Notes", (Listing(page.notes),), folded=True), 2) if page.notes else "",
+        _blocks(whole.blocks, 2),
+        _html_section(page.Section("Notes", (page.Listing(whole.notes),), folded=True), 2) if whole.notes else "",
         "</main>",
-        f"<footer>{escape(page.footer)}</footer>" if page.footer else "",
+        f"<footer>{escape(whole.footer)}</footer>" if whole.footer else "",
         f"<script>{_SCRIPT}</script>",
     ]
     return (
@@ -98,46 +78,47 @@ def html(page: Page) -> str:
     )
 
 
-def _blocks(blocks: Iterable[Block], level: int) -> str:
+def _blocks(blocks: Iterable[page.Block], level: int) -> str:
     return "\n".join(filter(None, (_html(block, level) for block in _titled(blocks))))
 
 
-def _titled(blocks: Iterable[Block]) -> Iterator[Block]:
+def _titled(blocks: Iterable[page.Block]) -> Iterator[page.Block]:
     """Yield what a page shows. Details without a title of their own are folded together, below numbers and nouns."""
     for is_bare, group in groupby(blocks, _is_bare):
         if is_bare:
-            bare = [block for block in group if isinstance(block, Details) and block.blocks]
+            bare = [block for block in group if isinstance(block, page.Details) and block.blocks]
             nums = Counter[str]()
             for block in bare:
                 nums[block.noun] += block.num
             title = ", ".join(counted(num, noun) for noun, num in nums.items() if num)
-            yield Section(title, tuple(each for block in bare for each in block.blocks), folded=True)
+            yield page.Section(title, tuple(each for block in bare for each in block.blocks), folded=True)
         else:
-            yield from blocks_for(group, "pages", "html")
+            yield from page.blocks_for(group, "pages", "html")
 
 
-def _is_bare(block: Block) -> bool:
-    return isinstance(block, Details) and not any(isinstance(each, Section | Only) for each in block.blocks)
+def _is_bare(block: page.Block) -> bool:
+    titled = page.Section | page.Only
+    return isinstance(block, page.Details) and not any(isinstance(each, titled) for each in block.blocks)
 
 
-def _html(block: Block, level: int) -> str:  # noqa: PLR0911 (an arm per kind of block)
+def _html(block: page.Block, level: int) -> str:  # noqa: PLR0911 (an arm per kind of block)
     match block:
         case str():
             return f"<p>{_text(block)}</p>" if block else ""
-        case Line():
+        case page.Line():
             return f'<div class="line {block.style}">{_copyable(block)}</div>'
-        case Listing():
+        case page.Listing():
             items = (f'<li class="{line.style}">{_copyable(line)}</li>' for line in block.lines)
             return f"<ul>{''.join(items)}</ul>" if block.items else ""
-        case Facts():
+        case page.Facts():
             return _facts(block)
-        case Table():
+        case page.Table():
             return _html_table(block.filled())
-        case Section():
+        case page.Section():
             return _html_section(block, level)
-        case Code():
+        case page.Code():
             return _code(block.text)
-        case Picture():
+        case page.Picture():
             figure = f"<figure>{svg(block)}<figcaption>{_text(block.caption)}</figcaption></figure>"
             return f"<h{level}>{_text(block.title)}</h{level}>{figure}"
         case _:
@@ -148,8 +129,8 @@ def _html(block: Block, level: int) -> str:  # noqa: PLR0911 (an arm per kind of
 _COMMAND = re.compile(r"\s*(?:([A-Z][^:`]*): )?((?:mbr-perf |export |'?[a-z_]+\.[\w.]+=|--).*)", re.DOTALL)
 
 
-def _copyable(line: Line) -> str:
-    found = _COMMAND.fullmatch(plain(line.words)) if line.whole else None
+def _copyable(line: page.Line) -> str:
+    found = _COMMAND.fullmatch(page.plain(line.words)) if line.whole else None
     if found is None:
         return _spans(line.words)
     label, text = found.groups()
@@ -160,19 +141,19 @@ def _code(text: str) -> str:
     return f"<pre>{_WHOLE.sub(_unbroken, escape(text))}</pre>" if text else ""
 
 
-def _spans(words: Words) -> str:
-    return "".join(map(_span, spans(words)))
+def _spans(words: page.Words) -> str:
+    return "".join(map(_span, page.spans(words)))
 
 
-def _span(span: Span) -> str:
+def _span(span: page.Span) -> str:
     text = _text(span.text)
     linked = f'<a href="{escape(span.link)}">{text}</a>' if span.link else text
     return linked if span.style == "plain" else f'<span class="{span.style}">{linked}</span>'
 
 
-def _facts(block: Facts) -> str:
+def _facts(block: page.Facts) -> str:
     """Names over their values, side by side where there is room. Values without a name belong to the name before."""
-    groups: list[tuple[str, list[Words]]] = []
+    groups: list[tuple[str, list[page.Words]]] = []
     for name, value in block.rows:
         if name or not groups:
             groups.append((name, []))
@@ -183,7 +164,7 @@ def _facts(block: Facts) -> str:
     return f"<dl>{''.join(shown)}</dl>" if groups else ""
 
 
-def _html_table(table: Table) -> str:
+def _html_table(table: page.Table) -> str:
     kinds = [
         ("right" if column.right else "long" if column.long else "left") + " detail" * column.detail
         for column in table.columns
@@ -198,7 +179,7 @@ def _html_table(table: Table) -> str:
     titles = [escape(column.title) for column in table.columns]
     rows = (
         "".join(
-            _cell(cell, kinds[at], titles[at], is_heading=at == heading and bool(plain(cell)))
+            _cell(cell, kinds[at], titles[at], is_heading=at == heading and bool(page.plain(cell)))
             for at, cell in enumerate(row)
         )
         for row in table.rows
@@ -214,23 +195,23 @@ _LONGEST_WHOLE = 40  # characters; a longer text folds, so that it fits a phone 
 _BAR = re.compile("^[█▉▊▋▌▍▎▏]+ +")  # the bar of a terminal; a page has a picture
 
 
-def _cell(words: Words, kind: str, title: str, *, is_heading: bool = False) -> str:
+def _cell(words: page.Words, kind: str, title: str, *, is_heading: bool = False) -> str:
     """Return a cell; one span with a style is tinted and signed as a whole.
 
     A heading names its row for a screen reader. A phone shows a row as lines, each with its column's title.
     """
     named = f' data-title="{title}"'
     opening, closing = ('th scope="row"', "th") if is_heading else ("td", "td")
-    if kind == "left" and max((len(span.text) for span in spans(words)), default=0) > _LONGEST_WHOLE:
+    if kind == "left" and max((len(span.text) for span in page.spans(words)), default=0) > _LONGEST_WHOLE:
         kind = "long"
-    kind += " none" * (plain(words) == ABSENT)
-    if not isinstance(words, Span):
+    kind += " none" * (page.plain(words) == ABSENT)
+    if not isinstance(words, page.Span):
         return f'<{opening} class="{kind}"{named}>{_spans(words)}</{closing}>'
     signed = replace(words, text=_SIGNS.get(words.style, "") + _BAR.sub("", words.text), style="plain")
     return f'<{opening} class="{kind} {words.style}"{named}>{_span(signed)}</{closing}>'
 
 
-def _html_section(section: Section, level: int) -> str:
+def _html_section(section: page.Section, level: int) -> str:
     """Return a section. The anchor of a folded section is inside it, so that a browser that goes there unfolds it."""
     named = f' id="{escape(section.anchor)}"' if section.anchor else ""
     inner = _blocks(section.blocks, level + 1)

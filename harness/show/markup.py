@@ -3,22 +3,7 @@
 import re
 from collections.abc import Iterable
 
-from harness.show.page import (
-    Block,
-    Code,
-    Facts,
-    Line,
-    Listing,
-    Page,
-    Picture,
-    Section,
-    Span,
-    Table,
-    Words,
-    blocks_for,
-    spans,
-    visible,
-)
+from harness.show import page
 
 # Characters that would start markup, a table cell or HTML.
 _MARKUP = re.compile(r"([\\`*_{}\[\]<>#|~&])")
@@ -26,71 +11,71 @@ _MARKUP = re.compile(r"([\\`*_{}\[\]<>#|~&])")
 
 def as_markdown(text: str) -> str:
     """Text as it stands, on one line: nothing in it becomes a table cell, a link or HTML."""
-    return _MARKUP.sub(r"\\\1", visible(" ".join(text.split())))
+    return _MARKUP.sub(r"\\\1", page.visible(" ".join(text.split())))
 
 
-def markdown(page: Page, *, level: int = 1, with_images: bool = False) -> str:
+def markdown(whole: page.Page, *, level: int = 1, with_images: bool = False) -> str:
     """Return the page below a heading of ``level``. ``with_images``: the pictures are SVG files beside it.
 
     Without them only the captions are written.
     """
-    about = ". ".join(part for part in (page.headline, page.about) if part)
-    answer = page.first_line
+    about = ". ".join(part for part in (whole.headline, whole.about) if part)
+    answer = whole.first_line
     parts = [
-        f"{'#' * level} {as_markdown(page.title)}" if page.title else "",
+        f"{'#' * level} {as_markdown(whole.title)}" if whole.title else "",
         f"**{_inline(answer.words, bold=False)}**" if answer else "",
         as_markdown(about),
-        _bullets(page.notes),
-        _blocks(page.blocks, level + 1, with_images=with_images),
+        _bullets(whole.notes),
+        _blocks(whole.blocks, level + 1, with_images=with_images),
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def _blocks(blocks: Iterable[Block], level: int, *, with_images: bool) -> str:
-    texts = (_markdown(block, level, with_images=with_images) for block in blocks_for(blocks, "pages"))
+def _blocks(blocks: Iterable[page.Block], level: int, *, with_images: bool) -> str:
+    texts = (_markdown(block, level, with_images=with_images) for block in page.blocks_for(blocks, "pages"))
     return "\n\n".join(filter(None, texts))
 
 
-def _markdown(block: Block, level: int, *, with_images: bool) -> str:  # noqa: PLR0911 (an arm per kind of block)
+def _markdown(block: page.Block, level: int, *, with_images: bool) -> str:  # noqa: PLR0911 (an arm per kind of block)
     match block:
         case str():
             return as_markdown(block)
-        case Line():
+        case page.Line():
             return _inline(block.words, bold=block.style == "strong")
-        case Listing():
+        case page.Listing():
             return _bullets(line.words for line in block.lines)
-        case Facts():
-            return _bullets((f"{name}: ", *spans(value)) if name else value for name, value in block.rows)
-        case Table():
+        case page.Facts():
+            return _bullets((f"{name}: ", *page.spans(value)) if name else value for name, value in block.rows)
+        case page.Table():
             return _markdown_table(block.filled())
-        case Section():
+        case page.Section():
             inner = _blocks(block.blocks, level + 1, with_images=with_images)
             return f"{'#' * level} {as_markdown(block.title)}\n\n{inner}".rstrip()
-        case Code():
-            return _fenced(visible(block.text))
-        case Picture():
+        case page.Code():
+            return _fenced(page.visible(block.text))
+        case page.Picture():
             image = f"![{as_markdown(block.title)}]({block.name}.svg)\n\n" if with_images else ""
             return f"{'#' * level} {as_markdown(block.title)}\n\n{image}{as_markdown(block.caption)}"
         case _:
             return ""
 
 
-def _bullets(lines: Iterable[Words]) -> str:
+def _bullets(lines: Iterable[page.Words]) -> str:
     return "\n".join(f"- {_inline(line)}" for line in lines)
 
 
-def _inline(words: Words, *, bold: bool = False) -> str:
-    text = "".join(map(_markdown_span, spans(words)))
+def _inline(words: page.Words, *, bold: bool = False) -> str:
+    text = "".join(map(_markdown_span, page.spans(words)))
     return f"**{text}**" if bold else text
 
 
-def _markdown_span(span: Span) -> str:
+def _markdown_span(span: page.Span) -> str:
     lead, trail = " " * span.text.startswith(" "), " " * (span.text.endswith(" ") and span.text != " ")
     text = f"{lead}{as_markdown(span.text)}{trail}"
     return f"[{text}]({span.link})" if span.link and not span.link.startswith("#") else text
 
 
-def _markdown_table(table: Table) -> str:
+def _markdown_table(table: page.Table) -> str:
     def row(texts: Iterable[str]) -> str:
         return f"| {' | '.join(texts)} |"
 
