@@ -1,7 +1,6 @@
 """Measures memory and floating-point operations, records the CUDA allocator's history, and limits memory."""
 
 import inspect
-import resource
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from itertools import chain
@@ -92,7 +91,6 @@ class CudaMeter:
             after_setup_bytes=self._after_setup,
             device_total_bytes=torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory,
             limit_bytes=self._limit,
-            host_max_rss_bytes=host_max_rss_bytes(),
         )
 
 
@@ -149,13 +147,7 @@ class CpuMeter:
             static_bytes=self._static,
             after_setup_bytes=self._after_setup,
             limit_bytes=limit.limit_bytes if limit else None,
-            host_max_rss_bytes=host_max_rss_bytes(),
         )
-
-
-def host_max_rss_bytes() -> int:
-    """Return the kernel's high-water mark of this process, with interpreter and libraries."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def static_bytes(chunks, optimizer) -> int:

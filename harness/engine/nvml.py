@@ -79,7 +79,6 @@ class Track:
 
     gpu: Gpu
     neighbours: Neighbours
-    baseline_used: int | None = None
     max_used: int | None = None
     total: int | None = None
     reserved: int | None = None
@@ -97,8 +96,8 @@ class Track:
         except pynvml.NVMLError as error:
             self.error = f"{reason_of(error)} after {counted(self.num_samples, 'sample')}"
             return
-        if self.baseline_used is None or self.max_used is None:
-            self.baseline_used, self.max_used, self.first_s = used, used, now
+        if self.max_used is None:
+            self.max_used, self.first_s = used, now
         self.max_used = max(self.max_used, used)
         self.num_samples += 1
         self.last_s = now
@@ -112,7 +111,6 @@ class Track:
             index=self.gpu.index,
             total_bytes=self.total,
             reserved_bytes=self.reserved,
-            baseline_used_bytes=self.baseline_used,
             max_used_bytes=self.max_used,
             num_samples=self.num_samples,
             interval_s=round((self.last_s - self.first_s) / gaps, 6) if gaps > 0 else 0.0,

@@ -64,8 +64,8 @@ class EffectiveRecompute(Frozen):
     """The effect of recompute: active modules with their layer counts, and inert modules with the reason.
 
     ``num_layers`` and ``modules`` count the transformer layers of the whole job, those inside MTP layers included;
-    ``full_layers`` decoder layers only, and ``full_layers_of_chunk[pp_rank][vp_stage]`` says where they are. ``notes``
-    names modules that act but save nothing. ``is_counted`` False: only the built model will show the effect.
+    ``full_layers`` decoder layers only. ``notes`` names modules that act but save nothing. ``is_counted`` False: only
+    the built model will show the effect.
     """
 
     recompute: str
@@ -74,7 +74,6 @@ class EffectiveRecompute(Frozen):
     num_layers: int
     inert_modules: dict[str, str] = Field(default_factory=dict)
     implementation: str
-    full_layers_of_chunk: tuple[tuple[int, ...], ...] = ()
     notes: tuple[str, ...] = ()
     is_counted: bool = True
 
@@ -151,19 +150,15 @@ def _units(policy: FullRecompute, num_layers: int) -> tuple[int, ...]:
 
 def _full(layers: Layers, policy: FullRecompute) -> EffectiveRecompute:
     spec = layers.spec
-    of_chunk = tuple(
-        tuple(sum(_units(policy, len(chunk.layers))) for chunk in stage)
-        for stage in chunks(spec.model, spec.parallelism)
-    )
+    stages = chunks(spec.model, spec.parallelism)
     notes: tuple[str, ...] = ()
     if spec.model.mtp_num_layers and policy.method == "block":
         notes = ("MTP layers are not recomputed: megatron-core has no block recompute for them",)
     return EffectiveRecompute(
         recompute=policy.text,
-        full_layers=sum(map(sum, of_chunk)),
+        full_layers=sum(sum(_units(policy, len(chunk.layers))) for stage in stages for chunk in stage),
         num_layers=len(layers.kinds),
         implementation=layers.implementation,
-        full_layers_of_chunk=of_chunk,
         notes=notes,
     )
 
@@ -187,18 +182,13 @@ def _planned(layers: Layers, plan: PlannedRecompute, software: Software) -> Effe
         found = _of_layer(layers.spec, kind, policy_of_layer(setting), layers.implementation, software)
         modules.update(dict.fromkeys(found.modules, count))
         inert |= found.inert_modules
-    of_chunk = tuple(
-        tuple(plan.settings(pp_rank, vp_stage).count(FULL) for vp_stage in range(len(stage)))
-        for pp_rank, stage in enumerate(plan.stages)
-    )
     return EffectiveRecompute(
         recompute=plan.text,
         modules=dict(sorted(modules.items())),
-        full_layers=sum(map(sum, of_chunk)),
+        full_layers=sum(count for (_, setting), count in each.items() if setting == FULL),
         num_layers=len(layers.kinds),
         inert_modules={name: why for name, why in inert.items() if name not in modules},
         implementation=layers.implementation,
-        full_layers_of_chunk=of_chunk,
     )
 
 

@@ -11,7 +11,7 @@ from harness.failures.first_failure import FirstFailure
 from harness.foreign.log import ForeignLog
 from harness.records.rank import RankRecord
 from harness.records.run import IMPORTED, ImportedLog, LogFile, LoggedThroughput, StartSource, Status
-from harness.units import counted, utc_now, utc_time
+from harness.units import counted, utc_time
 
 _TITLES = {"bridge": "Megatron-Bridge", "megatron-lm": "Megatron-LM"}
 _MANY_RANKS = 8
@@ -59,9 +59,7 @@ def source_of(
             if row.tflops_per_gpu is not None and 0 < row.tflops_per_gpu < float("inf")
         ),
         first_line=log.first_time,
-        last_line=log.last_time,
         start_source=start_source,
-        imported_at=utc_now(),
         failed_rank=ended.first.failure.rank if ended.first else None,
         provisional=ended.provisional,
         unsaid=_missing_facts(ranks, num_ranks),

@@ -253,7 +253,6 @@ def _calibration(
         made_at=utc_now(),
         planner=planner_fingerprint(),
         traced_with=traced_with(),
-        device_names=tuple(sorted({record.provenance.device_name or "" for record, _ in taken} - {""})),
         versions=_versions([record for record, _ in taken]),
     )
 

@@ -48,7 +48,6 @@ class Calibration(Frozen):
     made_at: str
     planner: str
     traced_with: dict[str, str] = Field(default_factory=dict)
-    device_names: tuple[str, ...] = ()
     versions: dict[str, tuple[str, ...]] = Field(default_factory=dict)
 
 

@@ -115,7 +115,6 @@ class MemoryRecord(Frozen):
     num_ooms: int | None = None
     device_total_bytes: int | None = None
     limit_bytes: int | None = None
-    host_max_rss_bytes: int | None = None
 
 
 class LayerRecompute(Frozen):

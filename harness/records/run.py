@@ -49,8 +49,8 @@ class ImportedLog(Frozen):
 
     ``interval``: iterations from one line to the next; a line's figures are means over them. ``clock_rank``: the rank
     whose record holds the step times; ``is_clock_named`` False: mbr-perf assumes the rank from the format.
-    ``first_line`` and ``last_line``: when the first and last iteration (or else any line) were logged, as written.
-    ``start_source``: where the job's start time comes from; ``unknown``: the record has ``imported_at`` instead.
+    ``first_line``: when the first iteration (or else any line) was logged, as written.
+    ``start_source``: where the job's start time comes from; ``unknown``: the record has the time of the import.
     ``unsaid``: values that a run by mbr-perf has and this log does not. ``failed_rank``: the rank that failed first;
     None if the log does not show it. ``provisional``: that the log ends before its job; empty if it does not.
     """
@@ -63,9 +63,7 @@ class ImportedLog(Frozen):
     total_iterations: int | None = None
     throughput: tuple[LoggedThroughput, ...] = ()
     first_line: str | None = None
-    last_line: str | None = None
     start_source: StartSource = "unknown"
-    imported_at: str | None = None
     unsaid: tuple[str, ...] = ()
     failed_rank: int | None = None
     provisional: str = ""
@@ -99,7 +97,6 @@ class DeviceSample(Frozen):
     index: int
     total_bytes: int | None = None
     reserved_bytes: int | None = None
-    baseline_used_bytes: int | None = None
     max_used_bytes: int | None = None
     num_samples: int = 0
     interval_s: float = 0.0

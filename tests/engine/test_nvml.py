@@ -81,7 +81,7 @@ def test_a_machine_without_library_or_driver_says_so(library, tmp_path):
 def test_the_peak_of_a_spike_is_kept(driver, tmp_path):
     environment = driver("gpu 0 uuid=GPU-a reserved=500000000", f"curve 0 step 0:{GIB} 300:{50 * GIB} 380:{2 * GIB}")
     (device,) = sampled(environment, tmp_path / "out.json", 0.8).devices
-    assert (device.baseline_used_bytes, device.max_used_bytes) == (GIB, 50 * GIB)
+    assert device.max_used_bytes == 50 * GIB
     assert (device.uuid, device.total_bytes, device.reserved_bytes) == ("GPU-a", 80 * GIB, 500000000)
     assert (device.memory_api, device.error) == ("v2", None)
     assert device.num_samples > 10
@@ -104,7 +104,7 @@ ANSWERS = {
     "an old driver": (("used=1000 reserved=500", "nvmlDeviceGetMemoryInfo_v2 13"),
                       {"memory_api": "v1", "max_used_bytes": 1500, "reserved_bytes": None}),
     "memory may not be read": (("used=7000", "nvmlDeviceGetMemoryInfo_v2 4"),
-                               {"max_used_bytes": None, "baseline_used_bytes": None, "total_bytes": None,
+                               {"max_used_bytes": None, "total_bytes": None,
                                 "error": "Insufficient Permissions (NVML 4) after 0 samples"}),
     "values are refused": (("used=1", "nvmlDeviceGetPowerUsage 3", "nvmlDeviceGetClockInfo 4"),
                            {"max_power_w": None, "median_sm_clock_mhz": None, "max_used_bytes": 1}),
