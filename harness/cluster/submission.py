@@ -20,6 +20,7 @@ from harness.launch.jobs import cluster_job
 from harness.records.batches import BatchLaunch
 from harness.records.gating import GateOptions
 from harness.records.job import (
+    JOB,
     JOBS,
     SUBMITTED,
     ClusterRequest,
@@ -30,7 +31,6 @@ from harness.records.job import (
     job_text,
     new_job_dir,
     read_job,
-    write_job,
 )
 from harness.records.redact import own_command
 from harness.records.store import write_atomically, write_once
@@ -150,7 +150,7 @@ def submittable(record: JobRecord, host: Host) -> ClusterJob:
 def prepare(record: JobRecord, host: Host) -> ClusterJob:
     """Write ``job.json`` and the file to submit into the job's existing folder. Submits nothing."""
     job = submittable(record, host)
-    write_job(record)
+    write_once(Path(record.job_dir) / JOB, job_text(record))
     # Variables of the shell may hold bytes that are not UTF-8. They stay as they are.
     write_atomically(job.script_path, job.render().encode("utf-8", "surrogateescape"))
     return job

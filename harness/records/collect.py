@@ -1,16 +1,15 @@
 """Collects the records of the ranks and how the launch ended."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from harness.errors import BadRequestError
 from harness.experiment.frozen import Frozen
 from harness.records.rank import SCHEMA_VERSION, Failure, Heartbeat, RankRecord, SchemaVersion, StepRecord
 from harness.records.reading import Model
 from harness.records.run import NodeSample
-from harness.records.strict_json import read_document, read_lines
+from harness.records.strict_json import read_each, read_lines
 
 LaunchStatus = Literal["ok", "failed", "hang", "timeout", "interrupted"]
 
@@ -93,37 +92,25 @@ class Collected:
     unwatched: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class _Launch:
-    """How the launch ended, from the files that exist."""
-
-    exits: dict[int, RankExit]
-    outcomes: tuple[LaunchOutcome, ...]
-
-
 def collect(run_dir: Path, world_size: int) -> Collected:
     """Read the record of every rank. Rebuild the record of a killed rank from its heartbeats, to keep its steps.
 
     An unreadable file becomes a note. Changes nothing on disk.
     """
     folder, notes = run_dir / "ranks", list[str]()
-    launch = _launch(folder, notes)
-    ranks = []
+    agents = _readable(folder.glob("launch*.json"), AgentRecord, notes)
+    outcomes = _readable(folder.glob("outcome*.json"), LaunchOutcome, notes)
+    exits = {ended.rank: ended for agent in agents for ended in agent.failures}
+    ranks: list[RankRecord] = []
     for rank in range(world_size):
-        path = folder / f"rank_{rank:03d}.json"
-        record = _read(path, RankRecord, notes)
-        damaged = "" if record or not path.is_file() else f"its record {path.name} is damaged: {notes[-1]}"
-        ranks.append(record or _rebuilt(folder, rank, world_size, launch, notes, damaged))
-    nodes = [_read(path, NodeSample, notes) for path in sorted(folder.glob("nvml_*.json"))]
-    notes.extend(_recorded(folder))
-    unwatched = tuple(outcome.unwatched for outcome in launch.outcomes if outcome.unwatched)
-    return Collected(tuple(ranks), tuple(node for node in nodes if node), tuple(notes), unwatched)
-
-
-def _recorded(folder: Path) -> Iterator[str]:
-    if found := sorted(path.name for path in folder.glob("snapshot_*.pickle")):
-        count = "a memory snapshot" if len(found) == 1 else f"memory snapshots of {len(found)} ranks"
-        yield f"{count}: mbr-perf snapshot <run folder>/ranks/{found[0]}"
+        found = _readable([folder / f"rank_{rank:03d}.json"], RankRecord, notes)
+        ranks += found or [_rebuilt(folder, rank, world_size, exits.get(rank), outcomes, notes)]
+    nodes = _readable(folder.glob("nvml_*.json"), NodeSample, notes)
+    if snapshots := sorted(path.name for path in folder.glob("snapshot_*.pickle")):
+        count = "a memory snapshot" if len(snapshots) == 1 else f"memory snapshots of {len(snapshots)} ranks"
+        notes.append(f"{count}: mbr-perf snapshot <run folder>/ranks/{snapshots[0]}")
+    unwatched = tuple(outcome.unwatched for outcome in outcomes if outcome.unwatched)
+    return Collected(tuple(ranks), tuple(nodes), tuple(notes), unwatched)
 
 
 def read_heartbeats(path: Path) -> tuple[tuple[Heartbeat, ...], int]:
@@ -131,29 +118,30 @@ def read_heartbeats(path: Path) -> tuple[tuple[Heartbeat, ...], int]:
     return read_lines(path, Heartbeat)
 
 
-def _read(path: Path, schema: type[Model], notes: list[str]) -> Model | None:
-    if not path.is_file():
-        return None
-    try:
-        return read_document(path, schema)
-    except BadRequestError as error:
-        notes.append(error.message)
-        return None
+def _readable(paths: Iterable[Path], schema: type[Model], notes: list[str]) -> list[Model]:
+    read, unread = read_each(sorted(path for path in paths if path.is_file()), schema)
+    notes += [error.message for error in unread.values()]
+    return [*read.values()]
 
 
-def _launch(folder: Path, notes: list[str]) -> _Launch:
-    agents = [_read(path, AgentRecord, notes) for path in sorted(folder.glob("launch*.json"))]
-    outcomes = [_read(path, LaunchOutcome, notes) for path in sorted(folder.glob("outcome*.json"))]
-    exits = {ended.rank: ended for agent in agents if agent for ended in agent.failures}
-    return _Launch(exits, tuple(outcome for outcome in outcomes if outcome))
-
-
-def _rebuilt(folder: Path, rank: int, world_size: int, launch: _Launch, notes: list[str], damaged: str) -> RankRecord:
-    """Return what the heartbeats tell of a rank. ``damaged``: why its record cannot be read; empty if it left none."""
-    beats, bad = read_heartbeats(folder / f"rank_{rank:03d}.progress.jsonl")
+def _rebuilt(
+    folder: Path,
+    rank: int,
+    world_size: int,
+    ended: RankExit | None,
+    outcomes: list[LaunchOutcome],
+    notes: list[str],
+) -> RankRecord:
+    """Return what the heartbeats tell of a rank whose record is missing, or damaged as the last of ``notes`` says."""
+    name = f"rank_{rank:03d}"
+    is_damaged = (folder / f"{name}.json").is_file()
+    kind, message = _end(rank, ended, outcomes)
+    if is_damaged and kind == "lost":
+        message = f"its record {name}.json is damaged: {notes[-1]}"
+    beats, bad = read_heartbeats(folder / f"{name}.progress.jsonl")
     if bad > 1:
         notes.append(f"rank {rank}: {bad} lines of its progress file cannot be read")
-    ended = launch.exits.get(rank)
+    last = beats[-1] if beats else None
     steps = tuple(
         StepRecord(step=beat.step, seconds=beat.seconds, loss=beat.loss, grad_norm=beat.grad_norm, ended_s=beat.ended_s)
         for beat in beats
@@ -165,25 +153,19 @@ def _rebuilt(folder: Path, rank: int, world_size: int, launch: _Launch, notes: l
         hostname="unknown",
         pid=ended.pid if ended else 0,
         finished=False,
-        failure=_failure(rank, launch, beats, damaged),
+        failure=Failure(
+            kind=kind, message=message, phase=last.phase if last else None, step=last.step if last else None
+        ),
         steps=steps,
-        notes=(f"rebuilt from heartbeats: {'the record is damaged' if damaged else 'the rank left no record'}",),
+        notes=(f"rebuilt from heartbeats: {'the record is damaged' if is_damaged else 'the rank left no record'}",),
     )
 
 
-def _failure(rank: int, launch: _Launch, beats: tuple[Heartbeat, ...], damaged: str) -> Failure:
-    kind, message = _end(rank, launch)
-    message = damaged if damaged and kind == "lost" else message
-    last = beats[-1] if beats else None
-    return Failure(kind=kind, message=message, phase=last.phase if last else None, step=last.step if last else None)
-
-
-def _end(rank: int, launch: _Launch) -> tuple[FailureKind, str]:
+def _end(rank: int, ended: RankExit | None, outcomes: list[LaunchOutcome]) -> tuple[FailureKind, str]:
     """Return how a rank without a record ended. A hang is charged to the named rank, a timeout to all ranks."""
-    for outcome in launch.outcomes:
+    for outcome in outcomes:
         if outcome.status == "timeout" or (outcome.status == "hang" and outcome.rank in (rank, None)):
             return ("timeout" if outcome.status == "timeout" else "hang"), outcome.reason or outcome.status
-    ended = launch.exits.get(rank)
     if ended is None:
         return "lost", "left neither a record nor an exit code"
     if ended.signal:

@@ -265,11 +265,5 @@ def golden_text(golden: GoldenRecord) -> str:
     where = fields["measured_on"]
     for held, name in ((fields, "spec"), (where, "versions"), (where, "environment")):
         if name in held:
-            held[name] = _sorted(held[name])
+            held[name] = json.loads(json.dumps(held[name], sort_keys=True))
     return json.dumps(fields, indent=2, ensure_ascii=False) + "\n"
-
-
-def _sorted(value: object) -> object:
-    if isinstance(value, dict):
-        return {key: _sorted(value[key]) for key in sorted(value)}
-    return value

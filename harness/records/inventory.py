@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -76,12 +77,13 @@ def is_ours(path: Path) -> bool:
 def stored(path: Path) -> Stored:
     """Return the entry of a folder. A sweep's folder holds ``sweep.json`` or is in ``sweeps``; likewise for a night."""
     name = _ID.fullmatch(path.name)
+    kind: Kind = next((k for k in MARKS if path.parent.name == f"{k}s"), "run")
     try:
-        kind: Kind = next((k for k in MARKS if (path / MARKS[k]).exists() or path.parent.name == f"{k}s"), "run")
+        kind = next((k for k in MARKS if (path / MARKS[k]).exists()), kind)
         state, detail, job_start, is_start_known = _state(path, kind)
         num_bytes = sum(size for _, size in file_sizes(path))
     except OSError as error:  # one folder that cannot be read, or that another machine deletes, ends no list
-        kind, num_bytes = _NAMES.get(path.parent.name, "run"), 0
+        num_bytes = 0
         state, detail, job_start, is_start_known = "damaged", f"{path}: {error.strerror or error}", "", True
     when = job_start or (re.sub("(....)(..)(..T..)(..)(..Z)", r"\1-\2-\3:\4:\5", name["when"]) if name else "")
     return Stored(kind, path, when, name["recipe"] if name else "", state, detail, num_bytes, is_start_known)
@@ -96,9 +98,6 @@ def runs_of(entry: Stored) -> Iterator[tuple[str, RunRecord]]:
     else:
         cases = read_night(entry.path).cases
         yield from ((case.planned.name, run.record) for case in cases for run in case.runs if run.record)
-
-
-_NAMES: dict[str, Kind] = {f"{kind}s": kind for kind in MARKS}
 
 
 def _state(path: Path, kind: Kind) -> _Read:
@@ -160,15 +159,12 @@ def outcome_of(cell: CellData) -> str:
 
 def file_sizes(path: Path) -> tuple[tuple[str, int], ...]:
     """List regular files below ``path`` by name with their bytes, without links; files may vanish meanwhile."""
-    found = ((str(file.relative_to(path)), _size(file)) for file in sorted(path.rglob("*")) if not file.is_symlink())
-    return tuple((name, size) for name, size in found if size is not None)
-
-
-def _size(path: Path) -> int | None:
-    try:
-        return path.stat().st_size if path.is_file() else None
-    except FileNotFoundError:
-        return None
+    found: list[tuple[str, int]] = []
+    for file in sorted(path.rglob("*")):
+        with suppress(FileNotFoundError):
+            if file.is_file() and not file.is_symlink():
+                found.append((str(file.relative_to(path)), file.stat().st_size))
+    return tuple(found)
 
 
 def find_stored(reference: str | Path, results: Path) -> Stored:

@@ -17,7 +17,6 @@ from harness.records.gating import GateOptions
 from harness.records.prediction import PredictionRecord
 from harness.records.rank import SCHEMA_VERSION, SchemaVersion
 from harness.records.references import folder_named, folders
-from harness.records.store import write_once
 from harness.records.strict_json import read_document
 
 JOB, SUBMITTED, LOGS, JOBS = "job.json", "submitted.json", "logs", "jobs"
@@ -212,13 +211,6 @@ def new_job_dir(results: Path, name: str) -> Path:
     return new_folder(results / JOBS, name, (LOGS,))
 
 
-def write_job(record: JobRecord) -> Path:
-    """Write ``job.json`` atomically. BadRequestError for text that JSON cannot hold; FileExistsError if it exists."""
-    path = Path(record.job_dir) / JOB
-    write_once(path, job_text(record))
-    return path
-
-
 def job_text(record: JobRecord) -> str:
     """Return the text of ``job.json``. BadRequestError if a value is not valid UTF-8."""
     try:
@@ -259,10 +251,6 @@ def job_dir_of(reference: str, results: Path | None = None) -> Path:
     if Path(reference).is_dir():
         return Path(reference)
     root = results_dir(results)
-    numbered = [folder for folder in job_dirs(root) if _number(folder) == reference]
+    submitted = ((folder, read_submitted(folder)) for folder in job_dirs(root))
+    numbered = [folder for folder, answer in submitted if answer and answer.job_id == reference]
     return numbered[-1] if numbered else folder_named(reference, "job", root / JOBS)
-
-
-def _number(folder: Path) -> str | None:
-    submitted = read_submitted(folder)
-    return submitted.job_id if submitted else None

@@ -199,13 +199,7 @@ def read_night(reference: str | Path, results: Path | None = None) -> NightData:
 
 
 def _case(night_dir: Path, planned: Case, events: Iterable[NightEvent]) -> NightCase:
-    runs = _runs(night_dir, planned, events)
-    pairs = tuple(run for run in runs if run.purpose == "pair")
-    return NightCase(planned, tuple(run for run in runs if run not in pairs), pairs)
-
-
-def _runs(night_dir: Path, planned: Case, events: Iterable[NightEvent]) -> tuple[NightRun, ...]:
-    """Return the runs of a case. A restarted run keeps the purpose of its first start."""
+    """Return a case with its runs. A restarted run keeps the purpose of its first start."""
     started: dict[int, NightEvent] = {}
     cancelled: dict[int, str] = {}
     for event in events:
@@ -216,15 +210,14 @@ def _runs(night_dir: Path, planned: Case, events: Iterable[NightEvent]) -> tuple
             cancelled.pop(event.number, None)
         elif event.kind == "cancelled":
             cancelled[event.number] = event.reason
-    return tuple(
-        _run(night_dir, planned, number, event, cancelled.get(number, "")) for number, event in sorted(started.items())
-    )
-
-
-def _run(night_dir: Path, planned: Case, number: int, event: NightEvent, cancelled: str) -> NightRun:
-    run_dir = run_dir_of(night_dir, planned.name, number)
-    record = read_record(run_dir / RECORD) if (run_dir / RECORD).is_file() else None
-    return NightRun(number, event.purpose or "repeat", event.reason, run_dir, record, cancelled)
+    runs, pairs = list[NightRun](), list[NightRun]()
+    for number, event in sorted(started.items()):
+        run_dir = run_dir_of(night_dir, planned.name, number)
+        record = read_record(run_dir / RECORD) if (run_dir / RECORD).is_file() else None
+        why = cancelled.get(number, "")
+        run = NightRun(number, event.purpose or "repeat", event.reason, run_dir, record, why)
+        (pairs if run.purpose == "pair" else runs).append(run)
+    return NightCase(planned, tuple(runs), tuple(pairs))
 
 
 def night_of(run_dir: Path) -> Path | None:

@@ -43,14 +43,6 @@ def _in_batches(run_id: str, results: Path) -> Iterator[Path]:
             yield from (run for run in batch.glob("*/*/*") if run_id_of(start, run.parent.name, run.name) == run_id)
 
 
-def nearest_folder(typed: str, among: Iterable[Path]) -> str:
-    """``did you mean ID?`` for a slip in an id or in its last eight digits; empty where no folder is near."""
-    names = [path.name for path in among]
-    by_end = {name.rpartition("-")[2]: name for name in names}
-    near = closest(typed, names) or [by_end[end] for end in closest(typed, by_end)]
-    return f"did you mean {near[0]!r}?" if near else ""
-
-
 def folder_named(start: str, kinds: str, *parents: Path, remedy: str = "") -> Path:
     """Return the only folder in ``parents`` that :func:`named` finds. BadRequestError for none or several.
 
@@ -65,10 +57,12 @@ def folder_named(start: str, kinds: str, *parents: Path, remedy: str = "") -> Pa
     if found:
         listed = ", ".join(path.name for path in found[-5:])
         raise BadRequestError(f"{start!r} matches {len(found)} folders in {where}", remedy=f"name one of: {listed}")
+    by_end = {path.name.rpartition("-")[2]: path.name for path in every}
+    near = closest(start, by_end.values()) or [by_end[end] for end in closest(start, by_end)]
     newest = f"the newest are: {', '.join(path.name for path in every[-3:])}" if every else f"{where} has none yet"
     raise BadRequestError(
         f"no {kinds} {start!r}: it is neither a path nor the start of an id in {where}",
-        remedy=nearest_folder(start, every) or remedy or newest,
+        remedy=f"did you mean {near[0]!r}?" if near else remedy or newest,
     )
 
 

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -148,15 +149,15 @@ class _Reader:
             self.refuse(line, f"tags are not allowed ({tag})", "remove the tag")
         if isinstance(event, yaml.AliasEvent):
             return self.alias(anchor, line) if self.by_pyyaml else None
-        before = self.aliases
-        value = self.value(event, keys)
+        before, value = self.aliases, self.value(event, keys)
         if anchor is not None and self.aliases == before:
             self.anchored[anchor] = value
         return value
 
     def value(self, event: yaml.Event, keys: Keys) -> PlainValue:
         if isinstance(event, yaml.SequenceStartEvent):
-            return tuple(self.items(keys))
+            inside = takewhile(lambda each: not isinstance(each, yaml.SequenceEndEvent), self.events)
+            return tuple(self.node(each, (*keys, place)) for place, each in enumerate(inside))
         if isinstance(event, yaml.MappingStartEvent):
             return self.table(keys)
         assert isinstance(event, yaml.ScalarEvent)
@@ -189,12 +190,6 @@ class _Reader:
                 _line(event), message, "write it on one line; a block that > begins may fill several in the file"
             )
         return text
-
-    def items(self, keys: Keys) -> Iterator[PlainValue]:
-        place = 0
-        while not isinstance(event := next(self.events), yaml.SequenceEndEvent):
-            yield self.node(event, (*keys, place))
-            place += 1
 
     def table(self, keys: Keys) -> dict[str, PlainValue]:
         entries: dict[str, PlainValue] = {}

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.records.job import SlurmOptions, read_job, read_submitted, write_job
-from harness.records.store import read_run
+from harness.records.job import JOB, SlurmOptions, read_job, read_submitted
+from harness.records.store import read_run, write_atomically
 from tests.cluster.conftest import SUBMITTED, job_record
 
 ROOT = Path(__file__).parents[2]
@@ -239,7 +239,8 @@ def test_the_job_of_a_sweep_is_judged_as_the_sweep(slurm, jobs, results):
     shutil.copytree(ROOT / "tests" / "data" / "sweeps" / "cpu_oom", sweep_dir)
     job_dir.mkdir(parents=True)
     limit = SlurmOptions(time_limit_minutes=5)
-    write_job(job_record(job_dir, what="sweep", subject=str(sweep_dir), options=limit, command=("mbr-perf", "sweep")))
+    job = job_record(job_dir, what="sweep", subject=str(sweep_dir), options=limit, command=("mbr-perf", "sweep"))
+    write_atomically(job_dir / JOB, job)
     (job_dir / "submitted.json").write_text(SUBMITTED.model_copy(update={"job_id": "9"}).model_dump_json())
     slurm.answers("scontrol", "echo 'JobId=9 JobState=COMPLETED Reason=None ExitCode=0:0 Restarts=0'")
     answer = jobs("wait", "9", "--json")
