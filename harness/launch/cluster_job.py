@@ -1,7 +1,6 @@
 """A job of a cluster as a value: the file that is submitted, and the command that submits it."""
 
 import re
-import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -62,10 +61,6 @@ class ClusterJob(ABC):
     @property
     def script_path(self) -> Path:
         return self.record.script_path
-
-    @property
-    def command_line(self) -> str:
-        return shlex.join(self.submit_command)
 
     @property
     def task(self) -> tuple[str, ...]:

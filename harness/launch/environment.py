@@ -97,7 +97,9 @@ def child_environment(
     _require_names(spec.env, shell, pass_env)
     spec_env, shell = _one_allocator(spec.env), _one_allocator(shell)
     asked = Asked(spec, local_ranks, num_cores, nnodes)
-    asked = replace(asked, expandable_segments=_expandable(asked, spec_env, shell))
+    of_table = next(row for row in ROWS if row.name == ALLOCATOR).value(asked) or ""
+    allocator = spec_env.get(ALLOCATOR, shell.get(ALLOCATOR, of_table))
+    asked = replace(asked, expandable_segments=EXPANDABLE_SEGMENTS in allocator)
     merged = {v.name: v for v in inherited(shell)}
     by_name = "from your shell, named by --pass_env"
     merged |= {name: EnvVar(name, shell[name], by_name, "--pass_env") for name in pass_env if name in shell}
@@ -133,12 +135,6 @@ def _from_row(row: Row, asked: Asked, shell: Mapping[str, str]) -> EnvVar | None
     if row.name in shell and not row.forced:
         return EnvVar(row.name, shell[row.name], row.reason, "your shell")
     return EnvVar(row.name, value, row.reason, "table")
-
-
-def _expandable(asked: Asked, spec_env: Mapping[str, str], shell: Mapping[str, str]) -> bool:
-    row = next(row for row in ROWS if row.name == ALLOCATOR)
-    value = spec_env.get(ALLOCATOR, shell.get(ALLOCATOR, row.value(asked) or ""))
-    return EXPANDABLE_SEGMENTS in value
 
 
 def _one_allocator(environment: Mapping[str, str]) -> Mapping[str, str]:

@@ -29,22 +29,10 @@ class Asked:
         return self.on_gpu and not self.spec.gpu_type.is_at_least(10)
 
     @property
-    def captures_graphs(self) -> bool:
-        return self.spec.cuda_graph.impl != "none"
-
-    @property
     def attention_backend(self) -> str:
         """megatron-core's `AttnBackend`; without transformer-engine it is always ``local``."""
         kernels = self.spec.kernels
         return kernels.attention_backend if kernels.transformer_impl == "transformer_engine" else "local"
-
-    @property
-    def needs_one_connection(self) -> bool:
-        """Return whether order of kernels matters: TP or CP communication overlapped through one hardware queue."""
-        parallelism = self.spec.parallelism
-        split = parallelism.tensor_model_parallel_size > 1 or parallelism.context_parallel_size > 1
-        wants_many = self.spec.kernels.overlap_moe_expert_parallel_comm or self.spec.ddp.use_megatron_fsdp
-        return self.before_blackwell and split and not wants_many
 
 
 @dataclass(frozen=True)
@@ -59,11 +47,15 @@ class Row:
 
 def max_connections(asked: Asked) -> str | None:
     """Return `CUDA_DEVICE_MAX_CONNECTIONS` as Megatron-Bridge's performance scripts choose it."""
+    spec, p, kernels = asked.spec, asked.spec.parallelism, asked.spec.kernels
     if not asked.on_gpu:
         return None
-    if asked.needs_one_connection:
+    # TP and CP communication overlaps through one hardware queue, which keeps the order of kernels.
+    is_split = p.tensor_model_parallel_size > 1 or p.context_parallel_size > 1
+    wants_many = kernels.overlap_moe_expert_parallel_comm or spec.ddp.use_megatron_fsdp
+    if asked.before_blackwell and is_split and not wants_many:
         return "1"
-    if not asked.before_blackwell or asked.spec.kernels.moe_flex_dispatcher_backend is not None:
+    if not asked.before_blackwell or kernels.moe_flex_dispatcher_backend is not None:
         return "32"
     return "8"
 
@@ -121,7 +113,8 @@ ROWS: tuple[Row, ...] = (
         "1 keeps TP/CP communication in order before Blackwell (megatron arguments); else Megatron-Bridge's value"),
     Row("CUDA_DEVICE_ORDER", on_gpu("PCI_BUS_ID"), "CUDA and NVML number devices in the same way"),
     Row("NCCL_GRAPH_REGISTER",
-        lambda asked: "0" if asked.on_gpu and asked.captures_graphs and asked.expandable_segments else None,
+        lambda asked: (
+            "0" if asked.on_gpu and asked.spec.cuda_graph.impl != "none" and asked.expandable_segments else None),
         "otherwise CUDA graphs with expandable segments read freed memory (megatron-core cuda_graphs.py)"),
     Row("TORCH_NCCL_HIGH_PRIORITY", on_gpu("1"), "communication kernels get priority (Megatron-Bridge)"),
     Row("NCCL_NVLS_ENABLE", _with_nccl_ub("1", "0"), "NVLink SHARP costs memory; needed by nccl_ub (Megatron-Bridge)"),
@@ -176,15 +169,10 @@ def exports(spec: ExperimentSpec) -> dict[str, str]:
 
 
 _OF_BRIDGE = {
-    *(ALLOCATOR, "CUDA_DEVICE_MAX_CONNECTIONS", "NCCL_NVLS_ENABLE", "NCCL_CTA_POLICY", "TORCH_NCCL_HIGH_PRIORITY"),
-    *("NVTE_FWD_LAYERNORM_SM_MARGIN", "NVTE_BWD_LAYERNORM_SM_MARGIN", "NVTE_CPU_OFFLOAD_V1"),
-    *(
-        "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN",
-        "NVLINK_DOMAIN_SIZE",
-        "USE_MNNVL",
-        "NUM_OF_TOKENS_PER_CHUNK_COMBINE_API",
-    ),
-}
+    ALLOCATOR, "CUDA_DEVICE_MAX_CONNECTIONS", "NCCL_NVLS_ENABLE", "NCCL_CTA_POLICY", "TORCH_NCCL_HIGH_PRIORITY",
+    "NVTE_FWD_LAYERNORM_SM_MARGIN", "NVTE_BWD_LAYERNORM_SM_MARGIN", "NVTE_CPU_OFFLOAD_V1", "USE_MNNVL",
+    "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN", "NVLINK_DOMAIN_SIZE", "NUM_OF_TOKENS_PER_CHUNK_COMBINE_API",
+}  # fmt: skip
 
 EXPORTS, STOPS = "Environment", "Megatron stops this job at its start"
 """How notes on a job of one's own begin: on variables that it still has to export, and on those that it lacks."""

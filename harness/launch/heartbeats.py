@@ -1,6 +1,7 @@
 """Reads heartbeats, and detects ranks that hang."""
 
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -82,18 +83,13 @@ class _Rank:
         self.heard_at = now
         *lines, self.partial = (self.partial + chunk).split(b"\n")
         for line in lines:
-            self._hear(line)
+            with suppress(ValidationError):  # a killed rank's torn line has no content
+                heartbeat = Heartbeat.model_validate_json(line)
+                self.phase, self.sent_at = heartbeat.phase, heartbeat.time_s
+                if heartbeat.step is not None and heartbeat.seconds is not None:
+                    self.step = heartbeat.step
+                    self.seconds.append(heartbeat.seconds)
         return True
-
-    def _hear(self, line: bytes) -> None:
-        try:
-            heartbeat = Heartbeat.model_validate_json(line)
-        except ValidationError:
-            return  # a killed rank's torn line has no content
-        self.phase, self.sent_at = heartbeat.phase, heartbeat.time_s
-        if heartbeat.step is not None and heartbeat.seconds is not None:
-            self.step = heartbeat.step
-            self.seconds.append(heartbeat.seconds)
 
 
 class Heartbeats:
@@ -163,16 +159,6 @@ UNENDED = Ending(
     "the ranks' logs",
 )
 """The ending of a run that mbr-perf stopped after all measurements, because shutting down communication can hang."""
-
-
-def read_agent_record(path: Path) -> tuple[AgentRecord | None, str]:
-    """Read the agent's record; None with the reason if it cannot be read."""
-    try:
-        return AgentRecord.model_validate_json(path.read_text()), ""
-    except FileNotFoundError:
-        return None, "left no record"
-    except ValidationError as error:
-        return None, f"left a record that cannot be read: {error.errors()[0]['msg']}"
 
 
 def verdict(agent: AgentRecord | None, exit_code: int, unreadable: str) -> Ending:

@@ -1,22 +1,17 @@
 """Chooses the kind of a job by its options."""
 
-from collections.abc import Callable, Mapping
-
 from harness.errors import BadRequestError
 from harness.launch import kubeflow_job, slurm_job
 from harness.launch.cluster_job import ClusterJob
 from harness.launch.environment import Host
 from harness.records.job import JobOptions, JobRecord
 
-_MAKERS: Mapping[str, Callable[[JobRecord, Host], ClusterJob]] = {
-    "slurm": slurm_job.slurm_job,
-    "kubeflow": kubeflow_job.kubeflow_job,
-}
-
 
 def cluster_job(record: JobRecord, host: Host) -> ClusterJob:
     """Return the job of ``record``. One BadRequestError for all values that the job's file cannot hold."""
-    return _MAKERS[record.options.launcher](record, host)
+    if record.options.launcher == "slurm":
+        return slurm_job.slurm_job(record, host)
+    return kubeflow_job.kubeflow_job(record, host)
 
 
 def option_problems(asked: JobOptions, pass_env: tuple[str, ...]) -> list[BadRequestError]:

@@ -67,7 +67,18 @@ def settle(spec: ExperimentSpec, nodes: Nodes) -> Rendezvous:
 
 def node_problems(spec: ExperimentSpec, nodes: Nodes) -> list[BadRequestError]:
     """Check numbers of nodes and GPUs, and the address that all nodes must share."""
-    return [*_size_problems(spec, nodes), *_address_problems(nodes)]
+    problems, last = Problems(_size_problems(spec, nodes)), max(1, nodes.nnodes) - 1
+    if not 0 <= nodes.node_rank <= last:
+        remedy = f"pass a number from 0 to {last}, a different number on each node"
+        problems.add(f"--node_rank {nodes.node_rank} of {nodes.nnodes} nodes", remedy)
+    if nodes.nnodes > 1 and nodes.master_addr is None:
+        remedy = "pass --master_addr HOST: the node of rank 0, the same on every node"
+        problems.add(f"--nnodes {nodes.nnodes} needs --master_addr", remedy)
+    if nodes.master_addr is not None and not _ADDRESS.fullmatch(nodes.master_addr):
+        problems.add(f"--master_addr {nodes.master_addr!r} is not an address", "pass a host name or an IP address")
+    if nodes.master_port is not None and not 1 <= nodes.master_port <= 65535:
+        problems.add(f"--master_port {nodes.master_port} is not a TCP port", "pass a number from 1 to 65535")
+    return problems.found
 
 
 def _size_problems(spec: ExperimentSpec, nodes: Nodes) -> list[BadRequestError]:
@@ -86,21 +97,6 @@ def _size_problems(spec: ExperimentSpec, nodes: Nodes) -> list[BadRequestError]:
         remedy = "change -ng, --nnodes or -gn so that they match"
         return [BadRequestError(f"num_gpus {spec.num_gpus} is not nnodes x gpus_per_node = {total}", remedy=remedy)]
     return []
-
-
-def _address_problems(nodes: Nodes) -> list[BadRequestError]:
-    problems, last = Problems(), max(1, nodes.nnodes) - 1
-    if not 0 <= nodes.node_rank <= last:
-        remedy = f"pass a number from 0 to {last}, a different number on each node"
-        problems.add(f"--node_rank {nodes.node_rank} of {nodes.nnodes} nodes", remedy)
-    if nodes.nnodes > 1 and nodes.master_addr is None:
-        remedy = "pass --master_addr HOST: the node of rank 0, the same on every node"
-        problems.add(f"--nnodes {nodes.nnodes} needs --master_addr", remedy)
-    if nodes.master_addr is not None and not _ADDRESS.fullmatch(nodes.master_addr):
-        problems.add(f"--master_addr {nodes.master_addr!r} is not an address", "pass a host name or an IP address")
-    if nodes.master_port is not None and not 1 <= nodes.master_port <= 65535:
-        problems.add(f"--master_port {nodes.master_port} is not a TCP port", "pass a number from 1 to 65535")
-    return problems.found
 
 
 @dataclass(frozen=True)
@@ -245,23 +241,18 @@ def build_plan(request: LaunchRequest) -> LaunchPlan:
     except BadRequestError as error:
         problems.append(error)
     raise_all(problems)
+    out = run_dir / "ranks" / f"nvml_{re.sub(r'[^A-Za-z0-9._-]', '_', host.hostname)}.json"
+    interval = ("--interval_ms", str(settings.sample_interval_ms))
+    sampler = (host.python, "-m", "harness.engine.nvml", "sample", "--out", str(out), *interval)
     return LaunchPlan(
         run_dir=run_dir,
         python=host.python,
         rendezvous=settle(spec, request.nodes),
         num_local_ranks=num_local_ranks,
         worker=("-m", "harness.engine.worker", "--run_dir", str(run_dir)),
-        sampler=None if spec.gpu_type.is_cpu or not settings.sample_interval_ms else _sampler(request, run_dir),
+        sampler=None if spec.gpu_type.is_cpu or not settings.sample_interval_ms else sampler,
         env=env,
         settings=settings,
         num_steps=spec.measure.max_steps,
         without_gpu=spec.gpu_type.is_cpu,
     )
-
-
-def _sampler(request: LaunchRequest, run_dir: Path) -> tuple[str, ...]:
-    host = re.sub(r"[^A-Za-z0-9._-]", "_", request.host.hostname)
-    out = run_dir / "ranks" / f"nvml_{host}.json"
-    interval = str(request.settings.sample_interval_ms)
-    what = ("-m", "harness.engine.nvml", "sample", "--out", str(out), "--interval_ms", interval)
-    return (request.host.python, *what)

@@ -71,21 +71,14 @@ def descendants(*root_pids: int) -> tuple[Process, ...]:
 
 def adopted(marker: str) -> tuple[Process, ...]:
     """Return children of this process that were started with ``marker``, a ``NAME=value``, in their environment."""
-    mine = os.getpid()
-    wanted = marker.encode()
     found = []
-    for process in descendants(mine):
-        stat = _stat(process.pid)
-        if stat is not None and stat.parent_pid == mine and wanted in _environment(process.pid):
-            found.append(process)
+    for process in descendants(os.getpid()):
+        with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+            environment = (PROC / str(process.pid) / "environ").read_bytes().split(b"\0")
+            stat = _stat(process.pid)
+            if stat is not None and stat.parent_pid == os.getpid() and marker.encode() in environment:
+                found.append(process)
     return tuple(found)
-
-
-def _environment(pid: int) -> list[bytes]:
-    try:
-        return (PROC / str(pid) / "environ").read_bytes().split(b"\0")
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return []
 
 
 def send(process: Process, number: signal.Signals) -> bool:

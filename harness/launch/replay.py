@@ -40,7 +40,9 @@ def build_replay(request: LaunchRequest) -> ReplayPlan:
     source, run_dir = request.settings.replay_from.absolute(), request.run_dir.absolute()
     if source.resolve() == run_dir.resolve():
         raise BadRequestError(f"{source} cannot be replayed into itself", remedy="choose another run folder")
-    recorded = _recorded_spec(source)
+    if not (source / "spec.json").is_file():
+        raise BadRequestError(f"{source} is not a run folder: it has no spec.json", remedy="pass --from RUN_FOLDER")
+    recorded = read_document(source / "spec.json", ExperimentSpec)
     if recorded.fingerprint != request.spec.fingerprint:
         raise BadRequestError(
             f"{source} is a run of another experiment: it has {recorded.slug} ({recorded.fingerprint}), "
@@ -80,13 +82,6 @@ def _from_ranks(folder: Path) -> LaunchOutcome:
             why = f"rank {record.rank}: {record.failure.message if record.failure else 'it did not finish'}"
             return LaunchOutcome(status="failed", rank=record.rank, reason=why)
     return LaunchOutcome(status="ok")
-
-
-def _recorded_spec(source: Path) -> ExperimentSpec:
-    path = source / "spec.json"
-    if not path.is_file():
-        raise BadRequestError(f"{source} is not a run folder: it has no spec.json", remedy="pass --from RUN_FOLDER")
-    return read_document(path, ExperimentSpec)
 
 
 Plan = LaunchPlan | ReplayPlan

@@ -7,15 +7,17 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from harness.errors import BadRequestError
 from harness.launch.crew import Crew, Interruption, interruption
-from harness.launch.heartbeats import UNENDED, Ending, Heartbeats, Progress, port_was_taken, read_agent_record, verdict
+from harness.launch.heartbeats import UNENDED, Ending, Heartbeats, Progress, port_was_taken, verdict
 from harness.launch.plan import LaunchPlan, free_port
 from harness.launch.processes import adopt_orphans
 from harness.launch.warm import WarmParents, start_agent, start_process, started_afresh
 from harness.records import disk
-from harness.records.collect import LaunchOutcome
-from harness.records.launch import ended_how
+from harness.records.collect import AgentRecord, LaunchOutcome
+from harness.records.launch import Child, ended_how
 from harness.records.store import write_atomically
 from harness.records.strict_json import read_document
 
@@ -117,7 +119,12 @@ def supervise(plan: LaunchPlan, on_progress: OnProgress, parents: WarmParents | 
     retried once with another, if this program chose it. RunFailedError before the start if the disk is full or a folder
     of the run is not writable, and after the start if a folder of the run is deleted; all ranks are then stopped.
     """
-    _prepare(plan)
+    for folder in _folders(plan):
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o750)  # without parents: a deleted run folder is not made again
+        disk.require_kept(folder)
+        disk.require_room(folder, disk.free_bytes(folder))
+        disk.require_writable(folder)
     adopt_orphans()
     with interruption() as caught, sampling(plan, caught) as unwatched:
         outcome = _attempt(plan, on_progress, caught, parents)
@@ -126,15 +133,6 @@ def supervise(plan: LaunchPlan, on_progress: OnProgress, parents: WarmParents | 
             outcome = _attempt(other, on_progress, caught, parents)
         outcome = outcome.model_copy(update={"unwatched": unwatched()})
     return _write_outcome(plan, outcome)
-
-
-def _prepare(plan: LaunchPlan) -> None:
-    for folder in _folders(plan):
-        with suppress(FileExistsError):
-            folder.mkdir(mode=0o750)  # without parents: a deleted run folder is not made again
-        disk.require_kept(folder)
-        disk.require_room(folder, disk.free_bytes(folder))
-        disk.require_writable(folder)
 
 
 def _folders(plan: LaunchPlan) -> tuple[Path, Path]:
@@ -163,7 +161,8 @@ def _once(
         assert caught.signal is not None
         reason, seconds = f"interrupted by {caught.signal.name} before anything ran", round(time.monotonic() - began, 3)
         return LaunchOutcome(status="interrupted", seconds=seconds, signal=int(caught.signal), reason=reason)
-    crew, heartbeats = Crew(started.agent), Heartbeats(plan.run_dir, plan.ranks, plan.num_steps, time.monotonic())
+    launched, notes = started
+    crew, heartbeats = Crew(launched), Heartbeats(plan.run_dir, plan.ranks, plan.num_steps, time.monotonic())
     try:
         stop = _follow(plan, crew, heartbeats, on_progress, caught)
         if stop is not None and (stop.status in ("hang", "timeout") or stop.note):
@@ -174,10 +173,12 @@ def _once(
         crew.kill()
     disk.require_kept(*_folders(plan))
     outcome = _outcome(plan, crew, stop, time.monotonic() - began, caught)
-    notes = [*started.notes, *([stop.note] if stop and stop.note else [])]
+    notes += (stop.note,) if stop and stop.note else ()
     if paused_s := heartbeats.excluded_s:
-        notes += [f"mbr-perf itself did not run for {paused_s:.1f} s; this time does not count as silence of the ranks"]
-    return outcome.model_copy(update={"warm": started.warm, "notes": tuple(notes)})
+        notes += (
+            f"mbr-perf itself did not run for {paused_s:.1f} s; this time does not count as silence of the ranks",
+        )
+    return outcome.model_copy(update={"warm": isinstance(launched, Child), "notes": notes})
 
 
 def _follow(
@@ -229,7 +230,12 @@ def _reason_to_stop(plan: LaunchPlan, heartbeats: Heartbeats, now: float, caught
 
 
 def _outcome(plan: LaunchPlan, crew: Crew, stop: Ending | None, seconds: float, caught: Interruption) -> LaunchOutcome:
-    agent, unreadable = read_agent_record(plan.agent_file)
+    agent, unreadable = None, "left no record"
+    if plan.agent_file.is_file():
+        try:
+            agent = AgentRecord.model_validate_json(plan.agent_file.read_text())
+        except ValidationError as error:
+            unreadable = f"left a record that cannot be read: {error.errors()[0]['msg']}"
     exit_code = crew.agent.wait()
     if stop is None and agent is not None and agent.status == "signalled":
         stop = _interrupted(caught)  # Slurm signals the agent, too, and the agent may end first

@@ -6,10 +6,10 @@ import subprocess
 import sys
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 
 from pydantic import ValidationError
 
@@ -40,25 +40,10 @@ class WarmProcess:
         self._answers = b""
         self._is_ready = False
         self._channel, theirs = socket.socketpair()
-        with theirs, open_log(plan.launcher_log) as output:
-            self.process = subprocess.Popen(
-                (
-                    plan.python,
-                    "-m",
-                    "harness.engine.warm_parent",
-                    "--channel",
-                    str(theirs.fileno()),
-                    "--device",
-                    "cpu" if plan.without_gpu else "cuda",
-                ),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=environment(plan) | set_by_torchrun(plan),
-                start_new_session=True,
-                umask=OF_PROCESSES,
-                pass_fds=(theirs.fileno(),),
-            )
+        with theirs:
+            device = ("--device", "cpu" if plan.without_gpu else "cuda")
+            argv = (plan.python, "-m", "harness.engine.warm_parent", "--channel", str(theirs.fileno()), *device)
+            self.process = start_process(plan, argv, plan.launcher_log, set_by_torchrun(plan), (theirs.fileno(),))
 
     @property
     def is_alive(self) -> bool:
@@ -211,40 +196,45 @@ def _key(plan: LaunchPlan) -> Key:
     return plan.python, plan.without_gpu, tuple(sorted(given.items()))
 
 
-@dataclass(frozen=True)
-class Started:
-    """The agent, and how it was started."""
+def start_process(
+    plan: LaunchPlan,
+    argv: tuple[str, ...],
+    log: Path,
+    more: Mapping[str, str] = MappingProxyType({}),
+    pass_fds: tuple[int, ...] = (),
+) -> subprocess.Popen[bytes]:
+    """Start in a session of its own: Ctrl-C then reaches only the harness, which stops the process in order.
 
-    agent: Agent
-    warm: bool = False
-    notes: tuple[str, ...] = ()
-
-
-def start_process(plan: LaunchPlan, argv: tuple[str, ...], log: Path) -> subprocess.Popen[bytes]:
-    """Start in a session of its own: Ctrl-C then reaches only the harness, which stops the process in order."""
+    ``more``: variables beside those of the plan.
+    """
     with open_log(log) as output:
         return subprocess.Popen(
             argv,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env=environment(plan),
+            env={**environment(plan), **more},
             start_new_session=True,
             umask=OF_PROCESSES,
+            pass_fds=pass_fds,
         )
 
 
-def start_agent(plan: LaunchPlan, caught: Interruption, parents: WarmParents | None) -> Started | None:
-    """Start from a warm parent if possible, else afresh; None if the user interrupted the wait for a warm parent."""
+def start_agent(
+    plan: LaunchPlan, caught: Interruption, parents: WarmParents | None
+) -> tuple[Agent, tuple[str, ...]] | None:
+    """Start from a warm parent if possible, else afresh; None if the user interrupted the wait for a warm parent.
+
+    Also return notes on how it was started.
+    """
     if parents is None:
-        return Started(start_process(plan, plan.argv, plan.launcher_log))
+        return start_process(plan, plan.argv, plan.launcher_log), ()
     answer = parents.start(plan, lambda: caught.signal is not None)
     if not isinstance(answer, Refused):
-        note = "ranks were forked from a warm parent, so their times contain no imports"
-        return Started(answer, warm=True, notes=(note,))
+        return answer, ("ranks were forked from a warm parent, so their times contain no imports",)
     if caught.signal is not None:
         return None
-    return Started(start_process(plan, plan.argv, plan.launcher_log), notes=(started_afresh(answer.reason),))
+    return start_process(plan, plan.argv, plan.launcher_log), (started_afresh(answer.reason),)
 
 
 def started_afresh(reason: str) -> str:

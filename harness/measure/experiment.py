@@ -1,5 +1,6 @@
 """One run: requirements, folder, display and verdict. The report goes to stdout, messages to stderr."""
 
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -51,7 +52,7 @@ class Display:
             return
         spec, found = understood.spec, prediction.prediction
         line, misfit = prediction_line(found, prediction.reason), misfit_line(found, spec)
-        submission = f"\n\n# submitted with\n{plan.command_line}" if isinstance(plan, ClusterJob) else ""
+        submission = f"\n\n# submitted with\n{shlex.join(plan.submit_command)}" if isinstance(plan, ClusterJob) else ""
         script = Code(f"{plan.render().rstrip()}{submission}")
         sources, facts = explanation(spec, understood.sources), request_facts(spec, understood.effective)
         notes = [f"{each.id}: {each.message}; {each.fix}" for each in understood.findings if each.severity == "note"]
