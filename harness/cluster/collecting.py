@@ -25,7 +25,7 @@ from harness.records.job import (
 )
 from harness.records.rank import RankRecord, placed
 from harness.records.redact import redact
-from harness.records.run import Provenance, RunRecord, Status
+from harness.records.run import RunRecord, Status
 from harness.records.store import RECORD, write_record
 from harness.records.strict_json import read_document
 from harness.units import counted
@@ -57,12 +57,14 @@ def runs_of(job: JobRecord) -> JobRuns:
     for place, run in enumerate(job.runs):
         later = job.runs[place + 1 :]
         record = read_document(Path(run.run_dir) / RECORD, RunRecord) if is_committed(run) else None
-        if record is None or not _is_of(record, submitted):
+        job_id = record.provenance.job_id if record else None
+        is_own = submitted is None or job_id in (None, submitted.job_id)  # as far as the record names its job
+        if record is None or not is_own:
             if aside := _kept_aside(run, submitted):  # the other folders now belong to another job, too
                 return JobRuns((*committed, (run, aside)))
             if record is None:
                 return JobRuns(tuple(committed), run, later)
-            return JobRuns(tuple(committed), filled_by=record.provenance.job_id or "")
+            return JobRuns(tuple(committed), filled_by=job_id or "")
         committed.append((run, record))
         if record.status != "ok":
             return JobRuns(tuple(committed), dropped=later)
@@ -82,12 +84,6 @@ def drop_unstarted(runs: tuple[JobRun, ...]) -> None:
             for inner in ("ranks", "logs"):
                 (folder / inner).rmdir()
             folder.rmdir()
-
-
-def _is_of(record: RunRecord, submitted: SubmittedRecord | None) -> bool:
-    """Return whether the job wrote the record, as far as the record names its job."""
-    job_id = record.provenance.job_id
-    return submitted is None or job_id is None or job_id == submitted.job_id
 
 
 def _kept_aside(run: JobRun, submitted: SubmittedRecord | None) -> RunRecord | None:
@@ -118,7 +114,7 @@ def collect_ended(job: JobRecord, submitted: SubmittedRecord, state: JobState, w
     """
     runs = runs_of(job)
     if runs.due is not None and not is_committed(runs.due):
-        record = lost_run(job, submitted, runs.due, state, why or begun_again(job, state))
+        record = _lost_run(job, submitted, runs.due, state, why or begun_again(job, state))
         Path(runs.due.run_dir).mkdir(mode=0o750, parents=True, exist_ok=True)
         write_record(Path(runs.due.run_dir), record)
     drop_unstarted(runs.dropped)
@@ -135,12 +131,25 @@ def begun_again(job: JobRecord, state: JobState) -> str:
     return past_time_limit(job) or restarted if refused else ""
 
 
-def lost_run(job: JobRecord, submitted: SubmittedRecord, run: JobRun, state: JobState, why: str = "") -> RunRecord:
-    """Return the record of a run that ended before its job could write one."""
+def _lost_run(job: JobRecord, submitted: SubmittedRecord, run: JobRun, state: JobState, why: str) -> RunRecord:
+    """Return the record of a run that ended before its job could write one. Its time runs from the submission."""
     spec, collected = run.spec, collect(Path(run.run_dir), run.spec.num_gpus)
     ranks = with_clocks(placed(collected.ranks, spec), collected.nodes, spec.measure.window)
     status, failure, note = _ending(job, state, ranks, why)
     record = unstarted_record(run, failure, this_host())
+    first = next((rank for rank in ranks if rank.device), None)
+    waited = datetime.now(UTC) - datetime.fromisoformat(submitted.submitted_at)
+    origin = {
+        "started_at": submitted.submitted_at,
+        "duration_s": max(0.0, round(waited.total_seconds(), 3)),
+        "command": job.command,
+        "container": job.options.container_image,
+        "job_id": submitted.job_id,
+        "hostname": first.hostname if first else UNKNOWN,
+        "platform": UNKNOWN,
+        "processor": UNKNOWN,
+        "num_cpus": None,
+    }
     return record.model_copy(
         update={
             "status": status,
@@ -153,7 +162,7 @@ def lost_run(job: JobRecord, submitted: SubmittedRecord, run: JobRun, state: Job
                 *collected.notes,
             ),
             "no_prediction": "the job ended before the run was committed",
-            "provenance": _provenance(record.provenance, job, submitted, ranks),
+            "provenance": record.provenance.model_copy(update=origin),
         }
     )
 
@@ -196,27 +205,6 @@ def _ending(
         return status, failure, (reason,)
     printed = before_python(job)
     return status, f"{reason}: {printed}" if printed else reason, ()
-
-
-def _provenance(
-    here: Provenance, job: JobRecord, submitted: SubmittedRecord, ranks: tuple[RankRecord, ...]
-) -> Provenance:
-    """``here``, with what is known of the nodes: the ranks' records. The time runs from submission."""
-    first = next((rank for rank in ranks if rank.device), None)
-    waited = datetime.now(UTC) - datetime.fromisoformat(submitted.submitted_at)
-    return here.model_copy(
-        update={
-            "started_at": submitted.submitted_at,
-            "duration_s": max(0.0, round(waited.total_seconds(), 3)),
-            "command": job.command,
-            "container": job.options.container_image,
-            "job_id": submitted.job_id,
-            "hostname": first.hostname if first else UNKNOWN,
-            "platform": UNKNOWN,
-            "processor": UNKNOWN,
-            "num_cpus": None,
-        }
-    )
 
 
 _TAIL_BYTES = 1 << 16

@@ -181,7 +181,13 @@ class _Look:
         """Cancel a job that cannot start or did not start in time. Its runs are recorded as failed for that reason."""
         why = _reason_to_give_up(watch, state, now)
         if not why:
-            _require_word(watch, state, now)
+            longest_s = _UNREACHABLE_S + watch.job.options.time_limit_minutes * 60
+            if watch.silent_s is not None and now - watch.silent_s >= longest_s:
+                again = command_text("jobs", "wait", watch.job.job_dir)
+                raise RunFailedError(
+                    f"job {watch.submitted.job_id}: {state.text}; it must have ended by now, but wrote no record",
+                    remedy=f"when {watch.job.options.cluster} answers: {again}",
+                )
             return False
         self._controller.cancel(watch.submitted)
         watch.state = JobState(kind="cancelled", state="CANCELLED")
@@ -203,12 +209,3 @@ def _reason_to_give_up(watch: Watched, state: JobState, now: float) -> str:
     if limit is not None and waited_s > limit * 60:
         return f"{cluster}: never started within {limit} min: {reason}; cancelled by mbr-perf"
     return ""
-
-
-def _require_word(watch: Watched, state: JobState, now: float) -> None:
-    if watch.silent_s is None or now - watch.silent_s < _UNREACHABLE_S + watch.job.options.time_limit_minutes * 60:
-        return
-    raise RunFailedError(
-        f"job {watch.submitted.job_id}: {state.text}; it must have ended by now, but wrote no record",
-        remedy=f"when {watch.job.options.cluster} answers: {command_text('jobs', 'wait', watch.job.job_dir)}",
-    )

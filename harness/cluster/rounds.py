@@ -14,7 +14,7 @@ from harness.cluster.collecting import drop_unstarted, runs_of
 from harness.cluster.controller import Controller, NotSubmittedError
 from harness.cluster.following import Watched, wait_for, watched
 from harness.cluster.showing import JobDisplay
-from harness.cluster.submission import JobRequest, controller_of, found_again, narrate_submitted, prepare, submit
+from harness.cluster.submission import JobRequest, controller_of, found_again, prepare, submit
 from harness.errors import BadRequestError, HarnessError, RunFailedError
 from harness.launch.environment import Host
 from harness.launch.jobs import cluster_job
@@ -28,7 +28,6 @@ from harness.records.job import (
     read_job,
     read_submitted,
 )
-from harness.records.run import RunRecord
 from harness.records.store import write_record
 from harness.records.strict_json import read_document
 from harness.show.terminal import narrate
@@ -71,7 +70,11 @@ class JobPerEntry(Generic[Entry]):
         if waited.signal is not None:
             self._cancel(watching, controller)
             self.batch.interrupted(f"signal {waited.signal}; its jobs were cancelled")
-        self._note_committed(due, watching)
+        # The later runs of a job count once they are committed, because the job decides whether they start.
+        done = {run.run_dir for watch in watching for run, _ in runs_of(watch.job).committed}
+        for item in due:
+            if str(self.batch.planned(item).run_dir) in done:
+                self.batch.starts(item)
         if waited.signal is None:
             self._note_cancelled(due, watching, was_over)
         return waited.signal
@@ -106,7 +109,7 @@ class JobPerEntry(Generic[Entry]):
         except RunFailedError as error:
             self._leave_alone(due[0], str(error))
             return None
-        narrate_submitted(record, submitted)
+        narrate(f"job {submitted.job_id} submitted: {record.job_dir}")
         return Path(record.job_dir)
 
     def _nodes_of(self, folder: Path) -> str:
@@ -165,13 +168,6 @@ class JobPerEntry(Generic[Entry]):
             still_open = [watch for watch in still_open if watch.is_open]
             time.sleep(0.5)
 
-    def _note_committed(self, due: Sequence[DueRun[Entry]], watching: Sequence[Watched]) -> None:
-        """Note the later runs of a job once they are committed, because the job decides whether they start."""
-        done = {run.run_dir for watch in watching for run, _ in runs_of(watch.job).committed}
-        for item in due:
-            if str(self.batch.planned(item).run_dir) in done:
-                self.batch.starts(item)
-
     def _note_cancelled(self, due: Sequence[DueRun[Entry]], watching: Sequence[Watched], was_over: set[Path]) -> None:
         """Note jobs that someone cancelled from outside; this process does not start them again.
 
@@ -186,7 +182,10 @@ class JobPerEntry(Generic[Entry]):
         for item in due:
             run_dir = str(self.batch.planned(item).run_dir)
             if run_dir in ended:
-                reason = _by_hand(*ended[run_dir])
+                watch, record = ended[run_dir]
+                start, failure = f"{self.options.cluster}: CANCELLED", record.failure or ""
+                user = f":{failure.removeprefix(start)}" if failure.startswith(f"{start} ") else ""
+                reason = f"{start} by hand (job {watch.submitted.job_id}{user})"
                 self.batch.cancelled(item, reason)
                 if self._folder(item) not in was_over:
                     again = f"run it again with {command_text(self.batch.command, '--resume', self.batch.folder)}"
@@ -224,11 +223,3 @@ def elsewhere(asked: JobRequest, nodes: str, controller: Controller, host: Host)
     where = "other nodes than" if asked.options.serves_nodes else "other nodes, if any are free, than"
     narrate(f"{asked.label}: confirmed on {where if is_possible else 'the same nodes:'} {nodes}")
     return without if is_possible else asked
-
-
-def _by_hand(watch: Watched, record: RunRecord) -> str:
-    """Return the reason of a job that was cancelled by hand, with the user if the cluster names one."""
-    cluster, failure = watch.job.options.cluster, record.failure or ""
-    start = f"{cluster}: CANCELLED"
-    detail = failure.removeprefix(start) if failure.startswith(start) else ""
-    return f"{cluster}: CANCELLED by hand (job {watch.submitted.job_id}{f':{detail}' if detail else ''})"

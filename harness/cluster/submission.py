@@ -76,8 +76,11 @@ class JobRequest:
         )
 
     def checked(self, host: Host) -> ClusterJob:
-        """Return the job without its folder. BadRequestError for values that the job's file cannot hold."""
-        return submittable(self.record(self.results / JOBS / "JOB"), host)
+        """Return the job without its folder. One BadRequestError for all values that its files cannot hold."""
+        record = self.record(self.results / JOBS / "JOB")
+        job = cluster_job(record, host)
+        job_text(record)
+        return job
 
 
 def hand_over(
@@ -104,7 +107,7 @@ def hand_over(
         submitted = submit(job, controller)
     except BadRequestError as error:
         raise refused(job.record, error) from error
-    narrate_submitted(job.record, submitted)
+    narrate(f"job {submitted.job_id} submitted: {job.record.job_dir}")
     if cluster.detach:
         display.detached(job.record, submitted)
         return ExitCode.OK
@@ -126,11 +129,6 @@ def controller_of(options: JobOptions, shell: Mapping[str, str]) -> Controller:
     return Kubernetes(shell, options.namespace) if options.launcher == "kubeflow" else Slurm(shell)
 
 
-def narrate_submitted(job: JobRecord, submitted: SubmittedRecord) -> None:
-    """Show that the job is in the queue."""
-    narrate(f"job {submitted.job_id} submitted: {job.job_dir}")
-
-
 def require_gpu_named(gpu: str) -> None:
     """Raise BadRequestError if the request names no GPU type."""
     if not gpu:
@@ -140,16 +138,12 @@ def require_gpu_named(gpu: str) -> None:
         )
 
 
-def submittable(record: JobRecord, host: Host) -> ClusterJob:
-    """Return the job. One BadRequestError for all values that the job's file or ``job.json`` cannot hold."""
-    job = cluster_job(record, host)
-    job_text(record)
-    return job
-
-
 def prepare(record: JobRecord, host: Host) -> ClusterJob:
-    """Write ``job.json`` and the file to submit into the job's existing folder. Submits nothing."""
-    job = submittable(record, host)
+    """Write ``job.json`` and the file to submit into the job's existing folder. Submits nothing.
+
+    One BadRequestError for all values that these files cannot hold.
+    """
+    job = cluster_job(record, host)
     write_once(Path(record.job_dir) / JOB, job_text(record))
     # Variables of the shell may hold bytes that are not UTF-8. They stay as they are.
     write_atomically(job.script_path, job.render().encode("utf-8", "surrogateescape"))

@@ -60,7 +60,12 @@ def run_task(job_dir: Path, master_addr: str | None, part: Part) -> ExitCode:
     with interruption() as caught:
         _heed_time_limit(job)
         node = NodeOfJob(job, place, master_addr or place.head or "", host, caught)
-        attempt = _begin(node) if place.node_rank == 0 else _await_attempt(node)
+        if place.node_rank == 0:
+            attempt = _begin(node)
+        else:
+            path = attempt_path(job_dir, place.job_id, place.restart_count)
+            node.await_(path.is_file, BEGIN_PATIENCE_S, f"{path}: node 0 did not start")
+            attempt = read_document(path, JobAttempt)
         if attempt.refused:
             raise RunFailedError("; ".join(attempt.refused), remedy="nothing was run or overwritten; submit a new job")
         if place.nnodes != job.nnodes:
@@ -127,13 +132,6 @@ def _reasons_to_refuse(job: JobRecord, place: Place) -> tuple[str, ...]:
         if (Path(run.run_dir) / RECORD).exists() or any(Path(run.run_dir, "ranks").glob("*")):
             reasons.append(f"{run.run_dir} already holds a run")
     return tuple(reasons)
-
-
-def _await_attempt(node: NodeOfJob) -> JobAttempt:
-    place = node.place
-    path = attempt_path(Path(node.job.job_dir), place.job_id, place.restart_count)
-    node.await_(path.is_file, BEGIN_PATIENCE_S, f"{path}: node 0 did not start")
-    return read_document(path, JobAttempt)
 
 
 def _runs(node: NodeOfJob, _: JobAttempt) -> ExitCode:
