@@ -55,20 +55,22 @@ def one_look() -> Iterator[None]:
 
 
 def detect_gpus(host: Host, timeout_s: float = TIMEOUT_S) -> Detection:
-    """Ask NVML. Never raises for a machine without GPU, driver or library; ``error`` holds the reason.
+    """Ask NVML. Never raises for a machine without GPU, driver or library; ``error`` holds the reason."""
+    seen = _SEEN.get()
+    if seen is None:
+        return _detected(host, timeout_s)
+    key = repr((host.python, sorted(host.shell.items())))
+    if key not in seen:
+        seen[key] = _detected(host, timeout_s)
+    return seen[key]
 
-    Without NVML's Python binding, as on a login node, the machine counts as one without GPU.
-    """
-    seen, key = _SEEN.get(), repr((host.python, sorted(host.shell.items())))
-    if seen is not None and key in seen:
-        return seen[key]
+
+def _detected(host: Host, timeout_s: float) -> Detection:
+    """Without NVML's Python binding, as on a login node, the machine counts as one without GPU."""
     command = (host.python, "-m", "harness.engine.nvml_device", "list")
     answer, why = output_of(command, timeout_s, host.shell)
     try:
         found = None if why else Detection.model_validate_json(answer)
     except ValidationError:
         found, why = None, f"the answer cannot be read: {answer[:200].decode(errors='replace')}"
-    found = found or Detection(error=f"asking NVML: {why}", unanswered=NO_BINDING not in why)
-    if seen is not None:
-        seen[key] = found
-    return found
+    return found or Detection(error=f"asking NVML: {why}", unanswered=NO_BINDING not in why)
