@@ -25,7 +25,6 @@ from harness.measure.checking import (
     check_request,
     in_one_sentence,
     megatron_findings,
-    refusal,
     unasked_notes,
 )
 from harness.measure.launched import Following, Launch, Ran, launched
@@ -265,4 +264,4 @@ def _refused_by(finding: Finding | None, draft: Draft[Asked]) -> Draft[Asked]:
     if finding is None or draft.checked is None or not finding.blocks:
         return draft
     checked = replace(draft.checked, findings=(*draft.checked.findings, finding))
-    return replace(draft, checked=checked, problem=refusal(finding))
+    return replace(draft, checked=checked, problem=f"{finding.message}: {finding.mcore_text or ''}".removesuffix(": "))

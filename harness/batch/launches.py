@@ -1,5 +1,6 @@
 """One run of a batch: its folder, its launch from the plan on disk, or the record that it was never launched."""
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from glob import escape
@@ -15,9 +16,8 @@ from harness.launch.machine import software_for, software_here
 from harness.launch.plan import LaunchPlan, LaunchRequest, Nodes
 from harness.launch.replay import LAUNCHERS
 from harness.measure.launched import Launch
-from harness.measure.predicting import predicting
-from harness.measure.prediction import KeptPrediction
-from harness.measure.provenance import Clock, provenance
+from harness.measure.prediction import KeptPrediction, predicting
+from harness.measure.provenance import provenance
 from harness.measure.understanding import Understood, rule_problem
 from harness.records.batches import BatchLaunch, PlannedEntry
 from harness.records.collect import collect
@@ -112,7 +112,7 @@ def unstarted_record(run: JobRun, failure: str, host: Host, software: Software |
         failure=failure,
         notes=(*run.notes, *collected.notes),
         no_prediction="nothing was launched",
-        provenance=provenance(Clock.start(), None, ranks, collected.nodes, host),
+        provenance=provenance(time.monotonic(), None, ranks, collected.nodes, host),
     )
 
 

@@ -15,8 +15,7 @@ from harness.launch.plan import LaunchPlan, Nodes
 from harness.launch.required import require_machine
 from harness.measure.experiment import Display, judge, require_megatron, run_folder
 from harness.measure.launched import Launch, Ran, launched
-from harness.measure.predicting import predicting
-from harness.measure.prediction import cached_prediction
+from harness.measure.prediction import cached_prediction, predicting
 from harness.measure.understanding import RunRequest, Understood, looked_over, understand
 from harness.records.batches import BatchLaunch
 from harness.records.folders import results_dir

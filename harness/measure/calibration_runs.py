@@ -52,9 +52,13 @@ def calibrate(request: CalibrationRequest, host: Host) -> tuple[Calibration, Pat
     BadRequestError, before anything is written, for runs that cannot be read, for several GPU types, and if the runs
     determine no constant.
     """
-    paths = [given for given in request.given if _is_no_run(Path(given))]
+    named = [(given, Path(given)) for given in request.given]
+    paths = [given for given, path in named if path.exists() and not path.is_dir() and path.name != RECORD]
     records = _records([given for given in request.given if given not in paths])
-    probe = _probe(paths)
+    if len(paths) > 1:
+        names = ", ".join(paths)
+        raise BadRequestError(f"--calibrate: several files ({names})", remedy="name one file of mbr-perf probe")
+    probe = _read_probe(paths[0]) if paths else None
     gpu = _one_gpu(records, probe)
     probed = _probed(paths[0], probe) if probe else {}
     traces = Tracing(host, trace_cache(host.shell) if request.use_cache else None).by_kind(_needed(records))
@@ -62,20 +66,15 @@ def calibrate(request: CalibrationRequest, host: Host) -> tuple[Calibration, Pat
     refused = {record.run_id: why for record, why in observed if isinstance(why, str)}
     taken = [(record, run) for record, run in observed if isinstance(run, Observation)]
     calibration = _calibration(gpu, taken, refused, probed)
-    _require_any(calibration)
+    if all(constant.value is None for constant in calibration.constants):
+        reasons = {**calibration.refused, **{constant.name: constant.reason for constant in calibration.constants}}
+        lines = [f"{name}: {why}" for name, why in reasons.items()]
+        raise BadRequestError("\n  ".join(["these runs determine no constant", *lines]))
     path = request.out or calibration_path(gpu)
     with os_errors_reported(f"{path}: cannot write the calibration", "name a writable file with --out"):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, calibration)
     return calibration, path
-
-
-def _require_any(calibration: Calibration) -> None:
-    if any(constant.value is not None for constant in calibration.constants):
-        return
-    reasons = {**calibration.refused, **{constant.name: constant.reason for constant in calibration.constants}}
-    lines = [f"{name}: {why}" for name, why in reasons.items()]
-    raise BadRequestError("\n  ".join(["these runs determine no constant", *lines]))
 
 
 def _records(references: Sequence[str]) -> list[RunRecord]:
@@ -101,17 +100,6 @@ def _records(references: Sequence[str]) -> list[RunRecord]:
 _WANTED = "name a file that mbr-perf probe wrote, or runs: folders, ids or files record.json"
 # Keys that only another kind of file has.
 _OTHERS = {"planner": "a calibration", "metrics": "golden values", "run_id": "the record of a run under another name"}
-
-
-def _is_no_run(path: Path) -> bool:
-    return path.exists() and not path.is_dir() and path.name != RECORD
-
-
-def _probe(paths: Sequence[str]) -> Probe | None:
-    if len(paths) > 1:
-        names = ", ".join(paths)
-        raise BadRequestError(f"--calibrate: several files ({names})", remedy="name one file of mbr-perf probe")
-    return _read_probe(paths[0]) if paths else None
 
 
 def _read_probe(path: str) -> Probe:
@@ -156,13 +144,15 @@ def _observation(record: RunRecord, traced: Mapping[TraceKind, Traces]) -> Obser
         busiest = at_pace(spec, costs, composer.chunk_costs(traces.uneven)) if traces.uneven else None
     except MissingTraceError:
         return traces.why_missing(composer)
+    peaks = ((rank.coordinates.pp, readings.allocated(rank)) for rank in record.ranks)
+    by_stage = ((stage, size) for stage, size in peaks if size is not None)
     metrics = derive(record)
     timed = metrics.step_time_s and "step_time_s" not in metrics.problems and not spec.gpu_type.is_cpu
     return Observation(
         name=record.run_id,
         spec=spec,
         costs=costs,
-        peaks=_peaks_by_stage(record),
+        peaks={stage: max(sizes) for stage, sizes in grouped(by_stage).items()},
         outside=_outside(record),
         step_s=metrics.step_time_s.median if metrics.step_time_s and timed else None,
         busiest=busiest,
@@ -191,15 +181,6 @@ def _unfit(record: RunRecord) -> str:
     if record.spec.cuda_graph.impl != "none":
         return "the planner does not model CUDA graphs, so the error has other causes than the constants"
     return ""
-
-
-def _peaks_by_stage(record: RunRecord) -> dict[int, int]:
-    found: dict[int, int] = {}
-    for rank in record.ranks:
-        value = readings.allocated(rank)
-        if value is not None:
-            found[rank.coordinates.pp] = max(value, found.get(rank.coordinates.pp, 0))
-    return found
 
 
 def _outside(record: RunRecord) -> tuple[int, ...]:

@@ -89,11 +89,6 @@ def megatron_findings(asked: Mapping[int, Question], host: Host, *, timeout_s: f
     }
 
 
-def refusal(finding: Finding) -> str:
-    """Return the refusal with megatron-core's own words, in one line."""
-    return f"{finding.message}: {finding.mcore_text or ''}".removesuffix(": ")
-
-
 def unasked_notes(findings: Collection[Finding]) -> tuple[str, ...]:
     """Say why megatron-core gave no answer, and to how many of the questions."""
     why = Counter(f"{finding.message}; {finding.fix}" for finding in findings if not finding.blocks and finding.fix)

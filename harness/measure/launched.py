@@ -15,7 +15,7 @@ from harness.launch.supervise import ended_badly
 from harness.launch.warm import WarmParents
 from harness.measure.bridge import keep_config
 from harness.measure.prediction import KeptPrediction
-from harness.measure.provenance import Clock, provenance
+from harness.measure.provenance import provenance
 from harness.measure.ranks import read_back, status_of, suspicions
 from harness.measure.understanding import Understood
 from harness.records.collect import RESTARTED, LaunchOutcome, collect, outcome_of_node
@@ -85,33 +85,25 @@ def launched(
 ) -> Ran:
     """Launch once and, on the first node, commit the record. The ranks' files stay on disk however the launch ends.
 
-    ``amended`` completes the record before it is committed. RunFailedError as in
-    :func:`disk_faults_reported`.
+    ``amended`` completes the record before it is committed. RunFailedError as in :func:`disk_faults_reported`.
     """
-    with disk_faults_reported(launch.run_dir):
-        return _launched(launch, progress, prediction, parents, amended)
-
-
-def _launched(
-    launch: Launch, progress: Following, prediction: Foretelling, parents: WarmParents | None, amended: Amending
-) -> Ran:
-    clock, run_dir, nodes = Clock.start(), launch.run_dir, launch.nodes
-    understood = launch.understood
-    write_atomically(run_dir / "spec.json", understood.spec)
-    if understood.spec.engine is not None:
-        keep_config(understood.spec.engine, run_dir)
+    began_s, run_dir, nodes, understood = time.monotonic(), launch.run_dir, launch.nodes, launch.understood
     number = f"_node_{nodes.node_rank:03d}" if nodes.node_rank else ""  # nodes share the folder
-    write_atomically(run_dir / f"plan{number}.txt", redact(understood.plan.render()))
-    if nodes.node_rank == 0:
-        claim(run_dir)
-    with prediction() as predicted:
-        with progress(understood) as on_progress:
-            outcome = execute(understood.plan, on_progress=on_progress, parents=parents)
-        kept = predicted(outcome.signal)
-    late = wait_for_other_nodes(run_dir, nodes) if nodes.node_rank == 0 else ()
-    record = amended(_with_restart(run_dir, _record(launch, clock, outcome, late, kept)))
-    if nodes.node_rank == 0:
-        write_record(run_dir, record)
+    with disk_faults_reported(run_dir):
+        write_atomically(run_dir / "spec.json", understood.spec)
+        if understood.spec.engine is not None:
+            keep_config(understood.spec.engine, run_dir)
+        write_atomically(run_dir / f"plan{number}.txt", redact(understood.plan.render()))
+        if nodes.node_rank == 0:
+            claim(run_dir)
+        with prediction() as predicted:
+            with progress(understood) as on_progress:
+                outcome = execute(understood.plan, on_progress=on_progress, parents=parents)
+            kept = predicted(outcome.signal)
+        late = wait_for_other_nodes(run_dir, nodes) if nodes.node_rank == 0 else ()
+        record = amended(_with_restart(run_dir, _record(launch, began_s, outcome, late, kept)))
+        if nodes.node_rank == 0:
+            write_record(run_dir, record)
     return Ran(record, run_dir, outcome.signal)
 
 
@@ -125,13 +117,13 @@ def _with_restart(run_dir: Path, record: RunRecord) -> RunRecord:
 
 
 def _record(
-    launch: Launch, clock: Clock, outcome: LaunchOutcome, late_nodes: tuple[str, ...], kept: KeptPrediction
+    launch: Launch, began_s: float, outcome: LaunchOutcome, late_nodes: tuple[str, ...], kept: KeptPrediction
 ) -> RunRecord:
     understood, plan, spec = launch.understood, launch.understood.plan, launch.understood.spec
     collected = collect(launch.run_dir, spec.num_gpus)
     ranks = with_clocks(placed(collected.ranks, spec), collected.nodes, spec.measure.window)
     status, failure = status_of(outcome, ranks)
-    origin = provenance(clock, plan, ranks, collected.nodes, understood.host)
+    origin = provenance(began_s, plan, ranks, collected.nodes, understood.host)
     unmeasured = no_time(ranks)
     if isinstance(plan, ReplayPlan):
         unmeasured = redact(f"{REPLAYED}{plan.source}: nothing was measured")

@@ -4,8 +4,7 @@ import os
 import platform
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import harness
@@ -18,32 +17,19 @@ from harness.records.redact import own_command
 from harness.records.run import NodeSample, Provenance
 
 
-@dataclass(frozen=True)
-class Clock:
-    """Start of a run: wall clock for the label, monotonic clock for durations."""
-
-    wall: datetime
-    monotonic_s: float
-
-    @classmethod
-    def start(cls) -> "Clock":
-        """Now."""
-        return cls(datetime.now(UTC), time.monotonic())
-
-
 def provenance(
-    clock: Clock, plan: Plan | None, ranks: tuple[RankRecord, ...], nodes: tuple[NodeSample, ...], host: Host
+    began_s: float, plan: Plan | None, ranks: tuple[RankRecord, ...], nodes: tuple[NodeSample, ...], host: Host
 ) -> Provenance:
-    """Facts of this run. Versions and devices are those of rank 0, not of this process.
+    """Facts of a run that began at ``began_s`` of the monotonic clock. Versions and devices are those of rank 0.
 
     ``plan`` None: nothing was started.
     """
     first = next((rank for rank in ranks if rank.device), None)
-    finished = datetime.now(UTC)
+    finished, duration_s = datetime.now(UTC), round(time.monotonic() - began_s, 3)
     return Provenance(
-        started_at=clock.wall.isoformat(timespec="seconds"),
+        started_at=(finished - timedelta(seconds=duration_s)).isoformat(timespec="seconds"),
         finished_at=finished.isoformat(timespec="seconds"),
-        duration_s=round(time.monotonic() - clock.monotonic_s, 3),
+        duration_s=duration_s,
         command=own_command(),
         mbr_perf=harness.__version__,
         git_commit=git_commit(),

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from harness.experiment.effective import EffectiveRecompute
@@ -17,6 +17,7 @@ from harness.units import counted, first_line, format_bytes, grouped, ranks_text
 
 _SAME_LOSS = 1e-6  # relative; the order of summation of fp32 losses may differ between steps
 _SMALLEST_MOVE = 1e-4  # Adam moves a weight by at most the learning rate per step; bf16 rounds 0.02 to steps of 1.2e-4
+_RECORDED = "--snapshot_on_oom recorded every allocation during the measured steps, which slows them"
 # Strongest evidence first; another rank usually causes a hang, a lost rank or a lost connection.
 _STRENGTH = ("oom", "non_finite_loss", "signal", "error", "hang", "timeout", "lost")
 
@@ -24,20 +25,17 @@ _STRENGTH = ("oom", "non_finite_loss", "signal", "error", "hang", "timeout", "lo
 def status_of(outcome: LaunchOutcome, ranks: tuple[RankRecord, ...]) -> tuple[Status, str | None]:
     """How the run ended and, if it failed, one sentence: rank, stage, phase, step, cause."""
     culprit = first_failed(ranks)
+    failure = culprit.failure if culprit else None
     if outcome.status == "interrupted":
         return "interrupted", outcome.reason
-    if culprit is not None and culprit.failure is not None and not _launch_knows_more(outcome, culprit.failure):
-        sentence = _sentence(culprit, culprit.failure)
+    if failure and failure.kind == "lost" and outcome.status != "ok" and outcome.reason is not None:
+        failure = None  # no rank recorded its end, e.g. because torchrun could not start ranks or died
+    if culprit and failure:
         full = "disk full; " if outcome.disk_full else ""
-        return ("oom" if culprit.failure.kind == "oom" else "failed"), full + sentence
+        return ("oom" if failure.kind == "oom" else "failed"), full + _sentence(culprit, failure)
     if outcome.status != "ok":
         return "failed", outcome.reason or outcome.status
     return "ok", None
-
-
-def _launch_knows_more(outcome: LaunchOutcome, failure: Failure) -> bool:
-    """Return whether no rank recorded its end, e.g. because torchrun could not start ranks or died."""
-    return failure.kind == "lost" and outcome.status != "ok" and outcome.reason is not None
 
 
 def first_failed(ranks: Iterable[RankRecord], named: int | None = None) -> RankRecord | None:
@@ -71,7 +69,7 @@ def suspicions(
     return (
         *doubts(collected.nodes, ranks),
         *disagreements(collected.nodes, ranks),
-        *recorded_throughout(spec),
+        *([_RECORDED] if spec.measure.snapshot_on_oom else []),
         *frozen_loss(spec, ranks),
         *collected.unwatched,
         *([otherwise] if otherwise else []),
@@ -111,24 +109,12 @@ def disagreements(nodes: Iterable[NodeSample], ranks: tuple[RankRecord, ...]) ->
         },
         **{name: {rank.rank: rank.versions[name] for rank in ranks if name in rank.versions} for name in SOFTWARE},
     }
-    return tuple(
-        f"ranks disagree on {what}: {_by_value(values)}"
-        for what, values in facts.items()
-        if len(set(values.values())) > 1
-    )
-
-
-def _by_value(values: Mapping[int, str | None]) -> str:
-    holders = grouped((value or "none", rank) for rank, value in values.items())
-    return "; ".join(f"{value} on {ranks_text(held)}" for value, held in holders.items())
-
-
-def recorded_throughout(spec: ExperimentSpec) -> tuple[str, ...]:
-    """Return doubts about the timing of a run that recorded itself during its steps."""
-    measure = spec.measure
     found = []
-    if measure.snapshot_on_oom:
-        found.append("--snapshot_on_oom recorded every allocation during the measured steps, which slows them")
+    for what, values in facts.items():
+        holders = grouped((value or "none", rank) for rank, value in values.items())
+        if len(holders) > 1:
+            listed = "; ".join(f"{value} on {ranks_text(held)}" for value, held in holders.items())
+            found.append(f"ranks disagree on {what}: {listed}")
     return tuple(found)
 
 

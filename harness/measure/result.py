@@ -10,7 +10,7 @@ from harness.judge.gate import Comparison, Finding, Verdict, comparison_outcome
 from harness.judge.likeness import is_reference_run
 from harness.judge.readings import is_victim, window_of
 from harness.measure.prediction import prediction_line
-from harness.measure.values import Compared, CompareDocument, OutOfMemory, Predicted, RunDocument
+from harness.measure.values import Compared, CompareDocument, Predicted, RunDocument
 from harness.records.golden import GoldenRecord
 from harness.records.metrics import BY_NAME, METRICS, SUMMARY_METRICS, Metric
 from harness.records.rank import RankRecord
@@ -102,13 +102,17 @@ def run_page(run: RunDocument) -> Page:
         (len(run.compared.findings), "comparison", against if run.golden else ()),
         (len(table_of.rows), "metric", (table_of,)),
     ]
+    oom, out_of_memory = run.out_of_memory, tuple[Line, ...]()
+    if oom is not None:
+        first = f"Out of memory. {class_name(oom.oom_class)} ({oom.confidence}): {oom.reason}"
+        out_of_memory = (Line(first, hang=2), Line(f"Next: {oom.next_experiment}", hang=2))
     support = parts.pop(0 if record.status != "ok" else 1 if run.golden else 2)
     return Page(
         (
             *support[2],
             listing((f"Suspect: {why}" for why in run.suspect), style="doubt"),
             *_other_throughput(run),
-            *_out_of_memory(run.out_of_memory),
+            *out_of_memory,
             GAP,
             Line(f"Kept: {run.run_dir}", whole=True),
             Details(len(facts.rows), "setting", (GAP, facts)),
@@ -202,12 +206,6 @@ def _line_figures(run: Compared) -> list[str]:
     return shown or ["nothing was measured"]
 
 
-def _out_of_memory(oom: OutOfMemory | None) -> Iterator[Line]:
-    if oom is not None:
-        yield Line(f"Out of memory. {class_name(oom.oom_class)} ({oom.confidence}): {oom.reason}", hang=2)
-        yield Line(f"Next: {oom.next_experiment}", hang=2)
-
-
 _PEAK = "peak_allocated_bytes"
 _IN_LINE = {"step_time_s": "{} a step", "tflops_per_gpu": "{} TFLOP/s/GPU", _PEAK: "peak {}"}
 _CHANGES = (Verdict.REGRESSION, Verdict.IMPROVEMENT)
@@ -224,7 +222,8 @@ def compared_line(
     begins the line. ``step_s``: of a run whose step time is not compared. ``shown``: the metrics that are compared.
     """
     found = {finding.metric: finding for finding in comparison.findings if finding.current is not None}
-    if _is_mirrored(*(getattr(found.get(name), "change", None) for name in ("step_time_s", "tflops_per_gpu"))):
+    time, rate = (getattr(found.get(name), "change", None) for name in ("step_time_s", "tflops_per_gpu"))
+    if time is not None and rate is not None and abs((1 + time) * (1 + rate) - 1) < _MIRRORED:
         del found["tflops_per_gpu"]
     texts = _figures(comparison, found, step_s, shown)
     is_open, (word, still) = comparison.outcome is Verdict.INCONCLUSIVE, _word(comparison)
@@ -252,10 +251,6 @@ def _ends(comparison: Comparison) -> list[str]:
     """Return which side ends before its job, so that the verdict is provisional; empty if the verdict is final."""
     ends = "; ".join(text.partition(" (")[0] for text in comparison.provisional)
     return [ends.replace("; the reference ends at iteration", ", the reference at")] if ends else []
-
-
-def _is_mirrored(time: float | None, rate: float | None) -> bool:
-    return time is not None and rate is not None and abs((1 + time) * (1 + rate) - 1) < _MIRRORED
 
 
 def _in_line(finding: Finding, shown: Mapping[str, Metric]) -> str:
@@ -293,7 +288,8 @@ def _comparison_blocks(compared: Compared) -> Iterator[Block]:
         yield Line("Not the same experiment: the recipe point has changed since this golden", "doubt", hang=2)
     stored = [f for f in comparison.findings if f.golden is not None]
     yield comparison_table(stored, BY_NAME, "Run", what, compared.predicted)
-    judged = ((f.reason, BY_NAME[f.metric].title) for f in stored if f.reason and _is_judged(f))
+    ranked = [f for f in stored if f.verdict is not Verdict.NOT_GATED or BY_NAME[f.metric].gate is not None]
+    judged = ((f.reason, BY_NAME[f.metric].title) for f in ranked if f.reason)
     for reason, titles in grouped(judged).items():
         yield listing(_not_judged(reason, titles, comparison), hang=4)
     yield Line(f"{what} {comparison.golden_path}{origin}", hang=2)
@@ -389,8 +385,3 @@ def _not_judged(reason: str, titles: list[str], comparison: Comparison) -> list[
     is_run = comparison.golden is not None and is_reference_run(comparison.golden)
     differ = "the two runs differ" if is_run else "the run and the golden differ"
     return [f"{', '.join(titles)}: not judged, because {differ}", *(f"  {text}" for text in texts)]
-
-
-def _is_judged(finding: Finding) -> bool:
-    """Return whether the metric has a gate or a verdict; other rows are only informative."""
-    return finding.verdict is not Verdict.NOT_GATED or BY_NAME[finding.metric].gate is not None

@@ -14,8 +14,8 @@ from harness.experiment.effective import effective_recompute, settled_implementa
 from harness.judge.readings import with_clocks
 from harness.launch.plan import Nodes
 from harness.measure.launched import wait_for_other_nodes
-from harness.measure.ranks import built_otherwise, disagreements, doubts, frozen_loss, recorded_throughout, status_of
-from harness.records.collect import LaunchOutcome
+from harness.measure.ranks import built_otherwise, disagreements, doubts, frozen_loss, status_of, suspicions
+from harness.records.collect import Collected, LaunchOutcome
 from harness.records.rank import Coordinates, Device, Failure, LayerRecompute, coordinates, placed
 from harness.records.run import DeviceSample, NodeSample
 
@@ -231,7 +231,8 @@ def test_a_run_that_failed_before_it_built_layers_leaves_nothing_to_say(make_spe
 def test_only_a_history_of_measured_steps_makes_their_times_doubtful(make_spec, measure, num_doubts):
     spec = make_spec()
     asked = spec.model_copy(update={"measure": spec.measure.model_copy(update=measure)})
-    assert len(recorded_throughout(asked)) == num_doubts
+    found = suspicions(asked, effective_recompute(asked, settled_implementation(asked)), Collected((), ()), ())
+    assert len(found) == num_doubts
     assert asked.fingerprint == spec.fingerprint
 
 

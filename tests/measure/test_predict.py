@@ -11,8 +11,7 @@ from harness.launch.environment import this_host
 from harness.launch.machine import installed_software
 from harness.launch.plan import Nodes
 from harness.measure.experiment import Display
-from harness.measure.predicting import predicting
-from harness.measure.prediction import NOT_TRACED, predict_with, tracing
+from harness.measure.prediction import NOT_TRACED, predict_with, predicting, tracing
 from harness.measure.understanding import RunRequest, understand
 from harness.measure.values import prediction_document
 from harness.predict.tracer import Tracing, trace_cache
