@@ -229,7 +229,7 @@ def test_a_run_that_failed_before_it_built_layers_leaves_nothing_to_say(make_spe
     [({}, 0), ({"memory_snapshot": True}, 0), ({"snapshot_on_oom": True}, 1)],
 )
 def test_only_a_history_of_measured_steps_makes_their_times_doubtful(make_spec, measure, num_doubts):
-    spec = make_spec()
+    spec = make_spec(recompute="none")
     asked = spec.model_copy(update={"measure": spec.measure.model_copy(update=measure)})
     found = suspicions(asked, effective_recompute(asked, settled_implementation(asked)), Collected((), ()), ())
     assert len(found) == num_doubts
