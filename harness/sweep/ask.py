@@ -79,6 +79,7 @@ def sweep(
     Exit codes: 0 done (also with cells out of memory), 2 wrong request, 3 a cell failed, 5 regression, 6 inconclusive.
     """
     from harness.batch.nodes import Meeting
+    from harness.cli.requests import require_nothing_else
     from harness.sweep import run
     from harness.sweep.reports import SweepDisplay
 
@@ -89,7 +90,8 @@ def sweep(
     elif nodes.node_rank != 0:
         raise typer.Exit(int(run.follow_sweep(follower(how, launch, nodes), display)))
     if how.resume is not None:
-        require_only_resume(asked, engine, how, judge, launch)
+        given = (asked, engine, how, judge, launch)
+        require_nothing_else("sweep", "--no_warm, --results_dir and --json", given, _MAY_ACCOMPANY)
         if on_cluster is not None:
             raise typer.Exit(int(run.resume_sweep_on_cluster(how.resume, launch.results_dir, on_cluster, display)))
         answer = run.answered_from_jobs(how.resume, launch.results_dir, display)
@@ -125,9 +127,9 @@ def report(asked: ReportOptions) -> None:
     It runs nothing, and uses today's golden values and formulas. The exit code is 0 when the reports are written,
     whatever the verdict.
     """
-    from harness.sweep.reports import ReportRequest, report_sweep
+    from harness.sweep.reports import report_sweep
 
-    report_sweep(ReportRequest(asked.sweep, asked.out, asked.results_dir, asked.as_json))
+    report_sweep(asked.sweep, asked.out, asked.results_dir, as_json=asked.as_json)
 
 
 _MAY_ACCOMPANY = frozenset({"resume", "no_warm", "as_json", "results_dir"})
@@ -209,10 +211,3 @@ def follower(how: SweepOptions, launch: LocalLaunchOptions, nodes: SweepNodes) -
     meeting = Meeting(nodes.master_addr, nodes.master_port)
     settle_s = _RENEWED_S if how.resume is not None else 0.0
     return Follower(folder, nodes.node_rank, meeting, is_warm=not how.no_warm, settle_s=settle_s)
-
-
-def require_only_resume(*groups: object) -> None:
-    """BadRequestError with every option that a resumed sweep takes from its own plan."""
-    from harness.cli.requests import require_nothing_else
-
-    require_nothing_else("sweep", "--no_warm, --results_dir and --json", groups, _MAY_ACCOMPANY)

@@ -105,10 +105,6 @@ def as_text(value: object) -> str:
             return str(value)
 
 
-# Returns every recompute setting of a request that differs in effect, for `auto`.
-EverySetting = Callable[[Request], tuple[str, ...]]
-
-
 @dataclass(frozen=True)
 class AskedCell:
     """The values of a cell by axis; a missing axis has the value of the request."""
@@ -119,12 +115,15 @@ class AskedCell:
 
 @dataclass(frozen=True)
 class Expansion:
-    """How axes become cells of one request. ``control``: values of its cell, by axis."""
+    """How axes become cells of one request. ``control``: values of its cell, by axis.
+
+    ``every_setting``: returns the recompute settings of a request that differ in effect, for `auto`.
+    """
 
     asked: Request
     axes: tuple[SweptAxis, ...]
     control: Mapping[str, str]
-    every_setting: EverySetting
+    every_setting: Callable[[Request], tuple[str, ...]]
 
     def cells(self, *, grid: bool) -> tuple[AskedCell, ...]:
         """Return the control first, then the others in the order of axes and values, each once.

@@ -1,7 +1,6 @@
 """Judges one cell of a sweep: against the control, its prediction and its golden."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.failures.of_run import oom_of_run
@@ -35,16 +34,11 @@ def status_of(cell: CellData) -> tuple[CellStatus, str]:
     for status in _WORST_FIRST:
         bad = next((run for run in cell.runs if run.status == status), None)
         if bad:
-            return status, _ended(bad, cell)
+            why, good = first_line(bad.failure, "no failure recorded"), sum(run.status == "ok" for run in cell.runs)
+            return status, f"{why} ({good} of {len(cell.runs)} runs ended well)" if good else why
     if any(run.status == "ok" for run in cell.runs):
         return "ok", cell.reason
     return "interrupted", cell.reason or "interrupted before its steps were done"
-
-
-def _ended(run: RunRecord, cell: CellData) -> str:
-    why = first_line(run.failure, "no failure recorded")
-    good = sum(other.status == "ok" for other in cell.runs)
-    return f"{why} ({good} of {len(cell.runs)} runs ended well)" if good else why
 
 
 def oom_of(runs: Sequence[RunRecord]) -> OomLine | None:
@@ -96,19 +90,6 @@ _ENDED: dict[CellStatus, str] = {
 }
 
 
-@dataclass(frozen=True)
-class Frame:
-    """The basis of every cell's verdict: the control, the share of memory that stays free, the gate for goldens.
-
-    ``reference``: the cell that stands in for a control without figures; None where the control has them, or none does.
-    """
-
-    control: MeasuredCell
-    reference: MeasuredCell | None
-    margin: float
-    gate: GateOptions
-
-
 def measured(cell: CellData, reference: ExperimentSpec | None, first: RunRecord | None) -> MeasuredCell:
     """Return the figures of a cell; all costs are for the tokens per GPU and step of the control, ``reference``.
 
@@ -132,24 +113,30 @@ def measured(cell: CellData, reference: ExperimentSpec | None, first: RunRecord 
     )
 
 
-def judged(cell: MeasuredCell, frame: Frame) -> CellVerdict:
-    """Return the verdict of a cell, without the parts that need the other cells."""
-    is_control = cell.name == frame.control.name
-    obstacle = "" if is_control else _no_comparison(cell, frame.control)
-    versus = None if is_control or obstacle else _versus(cell, frame.control)
-    stand_in = frame.reference if frame.reference and frame.reference.name != cell.name else None
+def judged(
+    cell: MeasuredCell, control: MeasuredCell, reference: MeasuredCell | None, margin: float, gate: GateOptions
+) -> CellVerdict:
+    """Return the verdict of a cell, without the parts that need the other cells.
+
+    ``reference``: the cell that stands in for a control without figures; None where the control has them, or none does.
+    ``margin``: the share of memory that stays free. ``gate``: for goldens.
+    """
+    is_control = cell.name == control.name
+    obstacle = "" if is_control else _no_comparison(cell, control)
+    versus = None if is_control or obstacle else _versus(cell, control)
+    stand_in = reference if reference and reference.name != cell.name else None
     return CellVerdict.of(
         cell,
         num_runs=len(cell.runs),
         is_control=is_control,
-        fits=_fits(cell, frame.margin),
+        fits=_fits(cell, margin),
         oom=oom_of(cell.data.runs),
         vs_control=versus,
         vs_reference=_versus(cell, stand_in, "reference") if stand_in else None,
-        is_reference=frame.reference is not None and frame.reference.name == cell.name,
+        is_reference=reference is not None and reference.name == cell.name,
         not_compared=obstacle,
-        prediction=_prediction(cell, frame.control, versus),
-        compared=_golden(cell.runs, frame.gate),
+        prediction=_prediction(cell, control, versus),
+        compared=_golden(cell.runs, gate),
     )
 
 

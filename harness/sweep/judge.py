@@ -6,15 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from harness.experiment.experiment import ExperimentSpec
-from harness.foreign.exporting import ToPaste, sayable, to_paste
+from harness.foreign.exporting import sayable, to_paste
 from harness.judge.gate import default_thresholds
 from harness.judge.saving import first_run
 from harness.judge.statistics import MIN_RUNS, half_width
 from harness.measure.prediction import limits_of
 from harness.records.gating import GateOptions
 from harness.records.sweep import CellData, SweepData
-from harness.sweep.cell import Frame, control_ended, judged, measured
+from harness.sweep.cell import control_ended, judged, measured
 from harness.sweep.values import CellVerdict, MeasuredCell, Recommendation, SweepVerdict, room_text
 from harness.units import command_text, counted, format_bytes, format_percent, sentence
 
@@ -160,6 +159,7 @@ def _state(cell: CellVerdict) -> str:
 
 
 _DEFAULT_GATE = GateOptions()
+_NO_CELL = "no cell that ended well, so nothing is judged"
 
 
 def judge_sweep(
@@ -177,13 +177,15 @@ def judge_sweep(
     found = [measured(cell, reference, first) for cell in count(data.cells)]
     control = next(cell for cell in found if cell.name == plan.control)
     instead = stand_in(found, control)
-    frame = Frame(control, instead, plan.margin, gate)
     threshold = default_thresholds(reference, plan.repeats).time if reference else 0.0
     times = Times(threshold)
-    cells = [judged(cell, frame) for cell in found]
+    cells = [judged(cell, control, instead, plan.margin, gate) for cell in found]
     best = pareto(cells, times)
     num_due = data.num_due
     use = unfinished(num_due, data.sweep_dir) if num_due else recommend(cells, times, plan.margin)
+    best_spec = next((cell.spec for cell in cells if cell.name == use.cell), None)
+    has_words = best_spec and control.spec and sayable(best_spec, control.spec)
+    unused = gate.names_one_golden and not any(cell.golden for cell in cells)
     return SweepVerdict.of(
         plan,
         plan=plan,
@@ -192,19 +194,7 @@ def judge_sweep(
         cells=[cell.model_copy(update={"pareto": cell.name in best}) for cell in cells],
         pareto=best,
         recommendation=use,
-        to_paste=_to_paste(use.cell, cells, control.spec),
+        to_paste=to_paste(best_spec, control.spec) if best_spec and control.spec and has_words else None,
         num_runs_missing=num_due,
-        notes=(*plan.notes, *_unused_golden(cells, gate)),
+        notes=(*plan.notes, *([f"golden values {gate.golden_values_path} match {_NO_CELL}"] if unused else [])),
     )
-
-
-def _to_paste(name: str | None, cells: Sequence[CellVerdict], control: ExperimentSpec | None) -> ToPaste | None:
-    """Return a cell in words of other programs; None where they have no words for a change."""
-    best = next((cell.spec for cell in cells if cell.name == name), None)
-    return to_paste(best, control) if best and control and sayable(best, control) else None
-
-
-def _unused_golden(cells: Sequence[CellVerdict], gate: GateOptions) -> tuple[str, ...]:
-    if not gate.names_one_golden or any(cell.golden for cell in cells):
-        return ()
-    return (f"golden values {gate.golden_values_path} match no cell that ended well, so nothing is judged",)

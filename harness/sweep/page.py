@@ -79,11 +79,15 @@ def sweep_page(verdict: SweepVerdict, pictures: Sequence[Picture] = (), origin: 
 def cell_table(verdict: SweepVerdict) -> Table:
     """Return a row per cell in the plan's order, with every column that has a value in some cell."""
     use = verdict.recommendation.cell
+    roles = {(True, False): " (control)", (False, True): " (reference)", (False, False): ""}
     return tabled(
         verdict.cells,
         [
             (Column("#", right=True, detail=True), lambda cell: f"{cell.index}"),
-            (Column("Cell"), lambda cell: f"{cell.name}{' *' * (cell.name == use)}{_role(cell)}"),
+            (
+                Column("Cell"),
+                lambda cell: f"{cell.name}{' *' * (cell.name == use)}{roles[cell.is_control, cell.is_reference]}",
+            ),
             (Column("Status", drop=3), lambda cell: Span(text := status_text(cell), style_of(text))),
             (Column("Step", right=True, optional=True), _metric("step_time_s")),
             (Column("Time change", right=True, optional=True), lambda cell: change_text(cell, interval=False)),
@@ -124,10 +128,6 @@ def trade_text(cell: CellVerdict) -> str:
     """Return milliseconds per GiB saved, four digits; absent if undefined."""
     price = cell.versus.ms_per_gib_saved if cell.versus else None
     return ABSENT if price is None else four_figures(price)
-
-
-def _role(cell: CellVerdict) -> str:
-    return " (control)" if cell.is_control else " (reference)" if cell.is_reference else ""
 
 
 def _metric(name: str) -> Callable[[CellVerdict], str]:
@@ -187,7 +187,9 @@ def plan_page(plan: SweepPlan) -> Page:
             ),
         ],
     )
-    lines = [*_reasons(plan), *_unpredicted(plan), _memory(plan), *_host_misfit(plan)]
+    why = [cell.no_prediction for cell in plan.cells if cell.fate == "run" and cell.prediction is None]
+    unpredicted = [f"Not predicted: {reason}" for reason in dict.fromkeys(why)]
+    lines = [*_reasons(plan), *unpredicted, _memory(plan), *_host_misfit(plan)]
     return Page(
         title=plan.title, notes=plan.notes, answer=answer_line(_planned_runs(plan)), blocks=(cells, GAP, listing(lines))
     )
@@ -227,11 +229,6 @@ def _host_misfit(plan: SweepPlan) -> list[str]:
 
 def _reasons(plan: SweepPlan) -> list[str]:
     return [f"{cell.name}: {_DECISIONS[cell.fate]}: {cell.reason}" for cell in plan.cells if cell.fate != "run"]
-
-
-def _unpredicted(plan: SweepPlan) -> list[str]:
-    why = [cell.no_prediction for cell in plan.cells if cell.fate == "run" and cell.prediction is None]
-    return [f"Not predicted: {reason}" for reason in dict.fromkeys(why)]
 
 
 def _memory(plan: SweepPlan) -> str:

@@ -8,7 +8,6 @@ import harness
 from harness.batch.batch import Draft, ask_megatron, drafted
 from harness.errors import BadRequestError, Problems, raise_all, with_cure
 from harness.experiment.effective import computation, settled_implementation
-from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout_text import LayoutError
 from harness.experiment.model import repeats_problem
 from harness.launch.build import find_build
@@ -67,7 +66,7 @@ def with_twins(drafts: Iterable[CellDraft]) -> tuple[CellDraft, ...]:
     settled: list[CellDraft] = []
     alike = dict[str, list[int]]()  # places of cells that differ in recompute alone
     for cell in drafts:
-        key = "" if cell.spec is None else _without_recompute(cell, cell.spec)
+        key = f"{cell.asked.values.get(PYTHON)} {cell.spec.model_dump_json(exclude={'recompute'})}" if cell.spec else ""
         settled.append(replace(cell, twin=_twin(cell, [(place, settled[place]) for place in alike.get(key, ())])))
         alike.setdefault(key, []).append(len(settled) - 1)
     require_one(settled)
@@ -87,10 +86,6 @@ def require_one(drafts: Sequence[CellDraft]) -> None:
     # Only options that mend every cell alike: others would undo what --over asks.
     cures = {cell.checked.cure if cell.checked else () for cell in drafts}
     raise_all(with_cure(problems.found, cures.pop() if len(cures) == 1 else ()))
-
-
-def _without_recompute(cell: CellDraft, spec: ExperimentSpec) -> str:
-    return f"{cell.asked.values.get(PYTHON)} {spec.model_dump_json(exclude={'recompute'})}"
 
 
 def _twin(drafted: CellDraft, earlier: Sequence[tuple[int, CellDraft]]) -> int | None:
@@ -180,6 +175,10 @@ def plan_sweep(
         waits(f"Predicting {counted(len(running), 'cell')}")
         answers = iter(predictions(running, first.software, Tracing(host, trace_cache(host.shell))))
     cells = planned_cells(request, axes, drafts, answers)
+    notes = dict.fromkeys((*first.notes, *few_steps, *unasked))
+    if isinstance(control := cells[0], RefusedCell):
+        lost = f"the control {control.name} does not run ({control.reason}); the fastest cell takes its place"
+        notes = {**notes, lost: None}
     return SweepPlan(
         sweep_id="",
         title=request.title or f"{first.spec.recipe} over {', '.join(axis.name for axis in axes)}",
@@ -197,7 +196,7 @@ def plan_sweep(
         gate=request.gate,
         software=first.software,
         builds=builds,
-        notes=_notes(cells, tuple(dict.fromkeys((*first.notes, *few_steps, *unasked)))),
+        notes=tuple(notes),
         command=own_command(),
         started_at=utc_now(),
         mbr_perf=harness.__version__,
@@ -253,11 +252,3 @@ def _with_values(axis: SweptAxis, cells: Sequence[Cell]) -> Axis:
     if AUTO not in axis.values or axis.target != RECOMPUTE:
         return Axis(name=axis.name, values=axis.values)
     return Axis(name=axis.name, values=tuple(dict.fromkeys(cell.changes[axis.name] for cell in cells)))
-
-
-def _notes(cells: Sequence[Cell], notes: Sequence[str]) -> tuple[str, ...]:
-    control = cells[0]
-    if not isinstance(control, RefusedCell):
-        return tuple(notes)
-    lost = f"the control {control.name} does not run ({control.reason}); the fastest cell takes its place"
-    return (*notes, lost)

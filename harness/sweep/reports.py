@@ -144,22 +144,15 @@ def _exit_code(cell: CellVerdict, gate: GateOptions) -> ExitCode:
     return ExitCode.INCONCLUSIVE if required else ExitCode.OK
 
 
-@dataclass(frozen=True)
-class ReportRequest:
-    """``out`` None: the sweep's own report folder."""
+def report_sweep(sweep: str, out: Path | None, results: Path | None, *, as_json: bool) -> None:
+    """Write the files to ``out`` or the sweep's report folder, and show the table.
 
-    sweep: str
-    out: Path | None = None
-    results_dir: Path | None = None
-    as_json: bool = False
-
-
-def report_sweep(request: ReportRequest) -> None:
-    """Write the files, show the table. BadRequestError for an unknown sweep, or if the files cannot be written."""
-    data = read_sweep(request.sweep, request.results_dir, partial(counted_off, narration(), "Reading cells"))
+    BadRequestError for an unknown sweep, or if the files cannot be written.
+    """
+    data = read_sweep(sweep, results, partial(counted_off, narration(), "Reading cells"))
     verdict = judge_sweep(data, data.plan.gate, partial(counted_off, narration(), "Judging cells"))
-    paths = write_reports(verdict, data, request.out or data.sweep_dir / REPORT)
-    if request.as_json:
+    paths = write_reports(verdict, data, out or data.sweep_dir / REPORT)
+    if as_json:
         json.answer(verdict.model_copy(update={"report": paths}))
     else:
         show_verdict(verdict, paths)

@@ -97,7 +97,7 @@ def resume_sweep(reference: str, results: Path | None, display: SweepDisplay, si
     """
     host, data = this_host(), read_sweep(reference, results)
     with holding(data.sweep_dir, "sweep"):
-        plan = meeting_at(data.plan, sitting.meeting)
+        plan = data.plan.model_copy(update={"launch": sitting.meeting.of(data.plan.launch)})
         before = {plan.gpu: plan.software} if plan.software else {}
         require_same_software(before, host, "sweep", measures_here=plan.launch.launcher != "replay")
         for name, build in plan.builds.items():
@@ -106,11 +106,6 @@ def resume_sweep(reference: str, results: Path | None, display: SweepDisplay, si
         batch = SweepBatch(data.sweep_dir, host, plan)
         batch.require_startable()
         return _run(batch, display, sitting, elsewhere(data, host.hostname))
-
-
-def meeting_at(plan: SweepPlan, meeting: Meeting) -> SweepPlan:
-    """Return the plan with the address and the port of this sitting."""
-    return plan.model_copy(update={"launch": meeting.of(plan.launch)})
 
 
 def _run(batch: SweepBatch, display: SweepDisplay, sitting: Sitting, warning: str = "") -> ExitCode:
@@ -126,7 +121,8 @@ def follow_sweep(follower: Follower, display: SweepDisplay) -> ExitCode:
     """Take part in every run of a sweep that node 0 leads. Errors as for `follow`."""
 
     def opened() -> tuple[SweepBatch, tuple[DueCell, ...]]:
-        plan = meeting_at(read_document(follower.folder / SWEEP, SweepPlan), follower.meeting)
+        plan = read_document(follower.folder / SWEEP, SweepPlan)
+        plan = plan.model_copy(update={"launch": follower.meeting.of(plan.launch)})
         batch = SweepBatch(follower.folder, this_host(), plan)
         batch.require_startable(follower.node_rank)
         return batch, batch.every_run()

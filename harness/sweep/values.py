@@ -46,7 +46,10 @@ def trade_off(time: TimeChange | None, memory: MemorySaving | None) -> TradeOff:
         missing = "time" if time is None else "memory"
         return TradeOff(None, undefined=f"no {missing} to compare")
     if memory.saved_bytes <= memory.noise_bytes:
-        return TradeOff(None, undefined=_too_little(memory))
+        noise, more = format_bytes(memory.noise_bytes), format_bytes(-memory.saved_bytes)
+        little = f"{format_bytes(memory.saved_bytes)}, which is within the noise of identical runs ({noise})"
+        takes_more = memory.saved_bytes < -memory.noise_bytes
+        return TradeOff(None, undefined=f"it takes {more} more memory" if takes_more else f"it saves {little}")
     if time.is_settled is False:
         return TradeOff(None, undefined="no difference in time is established (its 95 % interval contains 0)")
     per_gib = 1000 / (memory.saved_bytes / GIB)
@@ -55,13 +58,6 @@ def trade_off(time: TimeChange | None, memory: MemorySaving | None) -> TradeOff:
         control_s = time.seconds / time.fraction
         interval = (time.interval[0] * control_s * per_gib, time.interval[1] * control_s * per_gib)
     return TradeOff(time.seconds * per_gib, interval)
-
-
-def _too_little(memory: MemorySaving) -> str:
-    noise = format_bytes(memory.noise_bytes)
-    if memory.saved_bytes < -memory.noise_bytes:
-        return f"it takes {format_bytes(-memory.saved_bytes)} more memory"
-    return f"it saves {format_bytes(memory.saved_bytes)}, which is within the noise of identical runs ({noise})"
 
 
 CellStatus = Literal["ok", "oom", "failed", "pruned", "skipped_inert", "illegal", "not_run", "interrupted"]
@@ -281,10 +277,7 @@ class SweepVerdict(Compared, Document):
 
     def cell(self, name: str) -> CellVerdict:
         """Return the cell of that name; KeyError for none."""
-        for cell in self.cells:
-            if cell.name == name:
-                return cell
-        raise KeyError(name)
+        return {cell.name: cell for cell in self.cells}[name]
 
     @property
     def limits(self) -> list[Limits]:
