@@ -15,7 +15,6 @@ from harness.experiment.modules import MODULES, Effect, Layers
 from harness.experiment.recompute import (
     FullRecompute,
     NoRecompute,
-    RecomputePolicy,
     SelectiveRecompute,
     policy_of_layer,
 )
@@ -34,16 +33,10 @@ def is_local(graph: CudaGraphSpec) -> bool:
     return graph.impl == "local" and not captures_iteration(graph)
 
 
-def captures_whole_layers(graph: CudaGraphSpec) -> bool:
-    """Return whether graphs capture whole layers. A local `attn` scope on a GPT model does, too."""
-    if graph.impl == "none" or captures_iteration(graph):
-        return False
-    return not graph.scope or (graph.impl == "local" and "attn" in graph.scope)
-
-
 def captures(graph: CudaGraphSpec, module: str) -> bool:
     """Return whether a recompute module of a GPT layer is inside a per-layer graph."""
-    if captures_whole_layers(graph):
+    is_whole = not graph.scope or (graph.impl == "local" and "attn" in graph.scope)
+    if is_whole and graph.impl != "none" and not captures_iteration(graph):
         return True
     if graph.impl != "transformer_engine":
         return False  # local scopes without `attn` capture nothing on GPT models
@@ -179,7 +172,10 @@ def _planned(layers: Layers, plan: PlannedRecompute, software: Software) -> Effe
     each = Counter(planned_layers(layers.spec, plan))
     modules, inert = Counter[str](), dict[str, str]()
     for (kind, setting), count in each.items():
-        found = _of_layer(layers.spec, kind, policy_of_layer(setting), layers.implementation, software)
+        policy = NoRecompute() if setting == FULL else policy_of_layer(setting)
+        one = layers.spec.model.of_kind(kind, 1).model_copy(update={"mtp_num_layers": None})
+        of_layer = layers.spec.model_copy(update={"model": one, "recompute": policy})
+        found = effective_recompute(of_layer, layers.implementation, software)
         modules.update(dict.fromkeys(found.modules, count))
         inert |= found.inert_modules
     return EffectiveRecompute(
@@ -190,15 +186,6 @@ def _planned(layers: Layers, plan: PlannedRecompute, software: Software) -> Effe
         inert_modules={name: why for name, why in inert.items() if name not in modules},
         implementation=layers.implementation,
     )
-
-
-def _of_layer(
-    spec: ExperimentSpec, kind: LayerKind, policy: RecomputePolicy, implementation: Implementation, software: Software
-) -> EffectiveRecompute:
-    if isinstance(policy, FullRecompute):
-        policy = NoRecompute()
-    one = spec.model.of_kind(kind, 1).model_copy(update={"mtp_num_layers": None})
-    return effective_recompute(spec.model_copy(update={"model": one, "recompute": policy}), implementation, software)
 
 
 def layout_of_plan_problem(spec: ExperimentSpec, plan: PlannedRecompute) -> str:
@@ -253,23 +240,15 @@ def _switched_off(layers: Layers, module: str) -> str | None:
     return None
 
 
-def _flash_effect(layers: Layers) -> str:
-    """Describe the effect on memory of recomputing an attention that saves no scores.
-
-    transformer-engine copies V beside rotated Q and K and lets the QKV projection go (2.11 `get_qkv_layout`); a
-    checkpoint keeps V as a view of it. Llama3-70B at TP 4: 18.6 MB more per layer of 281 MB.
-    """
-    model = layers.spec.model
-    rotates_copies = model.position_embedding_type in ("rope", "yarn") and model.mla is None
-    if layers.implementation == "transformer_engine" and rotates_copies:
-        return "frees nothing: it keeps the QKV projection alive and costs memory"
-    return "frees almost nothing"
-
-
 def _notes(layers: Layers, active: dict[str, int]) -> tuple[str, ...]:
-    notes = []
+    notes, model = [], layers.spec.model
     if "core_attn" in active and layers.spec.kernels.attention_backend != "unfused":
-        notes.append(f"core_attn: flash and fused attention save no scores, so this {_flash_effect(layers)}")
+        # transformer-engine copies V beside rotated Q and K and lets the QKV projection go (2.11 `get_qkv_layout`); a
+        # checkpoint keeps V as a view of it. Llama3-70B at TP 4: 18.6 MB more per layer of 281 MB.
+        rotates_copies = model.position_embedding_type in ("rope", "yarn") and model.mla is None
+        keeps = layers.implementation == "transformer_engine" and rotates_copies
+        effect = "nothing: it keeps the QKV projection alive and costs memory" if keeps else "almost nothing"
+        notes.append(f"core_attn: flash and fused attention save no scores, so this frees {effect}")
     notes += [
         f"{inner}: is inside {outer}, so it runs a third time and frees no more memory"
         for inner in active

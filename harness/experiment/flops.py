@@ -105,20 +105,15 @@ def recompute_flops_per_step(spec: ExperimentSpec, effective: EffectiveRecompute
     if isinstance(spec.recompute, FullRecompute):
         return _full_recompute_flops(spec, spec.recompute, effective)
     if isinstance(spec.recompute, PlannedRecompute):
-        each = Counter(planned_layers(spec, spec.recompute))
-        return sum(
-            count * _layer_again(layer_flops(spec, kind), setting, effective) for (kind, setting), count in each.items()
-        )
+        total = 0
+        for (kind, setting), count in Counter(planned_layers(spec, spec.recompute)).items():
+            layer, modules = layer_flops(spec, kind), [name for name in setting.split(",") if name in effective.modules]
+            total += count * (layer.total if setting == FULL else sum(map(layer.of_module, modules)))
+        return total
     kinds = spec.model.layer_kinds
     counts = Counter(kinds + kinds[-1:] * (spec.model.mtp_num_layers or 0))
     layers = [(layer_flops(spec, kind), count) for kind, count in counts.items()]
     return sum(count * layer.of_module(module) for module in effective.modules for layer, count in layers)
-
-
-def _layer_again(layer: LayerFlops, setting: str, effective: EffectiveRecompute) -> int:
-    if setting == FULL:
-        return layer.total
-    return sum(layer.of_module(module) for module in setting.split(",") if module in effective.modules)
 
 
 def achieved_tflops(flops: int, seconds: float, num_gpus: int) -> float:
@@ -144,19 +139,12 @@ def _mtp_layer(spec: ExperimentSpec) -> LayerFlops:
 
 def _attention(model: ModelSpec, kind: LayerKind) -> tuple[int, int, int, int]:
     """Multiply-adds per token: of projections, of their MLA up-projections, attention channels, of the delta rule."""
-    if kind.startswith("delta"):
-        projections, delta_rule = _delta_net(model)
-        return projections, 0, 0, delta_rule
-    return (*(_mla(model) if model.mla else _grouped_query(model)), 0)
-
-
-def _delta_net(model: ModelSpec) -> tuple[int, int]:
-    """Return multiply-adds per token of a gated delta net's projections, and of its convolution and recurrence."""
     net = model.linear_attention
-    assert net is not None
+    if net is None or not kind.startswith("delta"):
+        return (*(_mla(model) if model.mla else _grouped_query(model)), 0)
     projections = model.hidden_size * (net.projected_channels + net.value_channels)
     convolution = net.linear_conv_kernel_dim * (2 * net.key_channels + net.value_channels)
-    return projections, convolution + 4 * net.value_channels * net.linear_value_head_dim
+    return projections, 0, 0, convolution + 4 * net.value_channels * net.linear_value_head_dim
 
 
 def _grouped_query(model: ModelSpec) -> tuple[int, int, int]:

@@ -5,7 +5,7 @@ get_num_layers_to_build and `pipeline_parallel_layer_layout.py` for the cut), wh
 GPUs.
 """
 
-from harness.experiment.layout_text import Chunk, LayoutError, Stages, chunks_of_layout, cut_by_layout
+from harness.experiment.layout_text import LayoutError, Stages, chunks_of_layout, cut_by_layout, stages_of_layout
 from harness.experiment.model import ModelSpec, ParallelismSpec
 
 
@@ -24,7 +24,10 @@ def chunks(model: ModelSpec, parallelism: ParallelismSpec) -> Stages:
         stages = cut_by_layout(model, parallelism, layout)
     else:
         cut = _cut_with_uneven_ends if _has_uneven_ends(parallelism) else _cut_evenly
-        stages = _numbered(cut(model, parallelism), model.mtp_num_layers or 0)
+        sizes = cut(model, parallelism)
+        flat = ["t" * stage[vp_stage] for vp_stage in range(len(sizes[0])) for stage in sizes]
+        flat[0], flat[-1] = f"E{flat[0]}", f"{flat[-1]}{'m' * (model.mtp_num_layers or 0)}L"
+        stages = stages_of_layout(flat, len(sizes))
     _check_interleaving(parallelism)
     return stages
 
@@ -68,27 +71,6 @@ def _check_interleaving(par: ParallelismSpec) -> None:
             f"{num_virtual_stages(par)} virtual stages need pipeline_model_parallel_size > 1",
             "pipeline-model-parallel size should be greater than 1 with interleaved schedule",
         )
-
-
-def _numbered(sizes: list[list[int]], num_mtp: int) -> Stages:
-    """Number the layers of ``sizes[pp_rank][vp_stage]``: through all ranks of a virtual stage, then the next stage."""
-    pp_size, vp_size = len(sizes), len(sizes[0])
-    cut: list[list[Chunk]] = [[] for _ in range(pp_size)]
-    first = 0
-    for vp_stage in range(vp_size):
-        for pp_rank in range(pp_size):
-            size = sizes[pp_rank][vp_stage]
-            is_last = (pp_rank, vp_stage) == (pp_size - 1, vp_size - 1)
-            cut[pp_rank].append(
-                Chunk(
-                    layers=tuple(range(first, first + size)),
-                    has_embedding=(pp_rank, vp_stage) == (0, 0),
-                    has_loss=is_last,
-                    mtp_layers=num_mtp if is_last else 0,
-                )
-            )
-            first += size
-    return tuple(tuple(stage) for stage in cut)
 
 
 def _cut_evenly(model: ModelSpec, par: ParallelismSpec) -> list[list[int]]:

@@ -5,7 +5,7 @@ MTP layer, ``L`` loss; ``|`` ends a stage; ``x*3`` and ``(xy|)*3`` repeat; comma
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -144,7 +144,7 @@ def cut_by_layout(model: ModelSpec, par: ParallelismSpec, text: str) -> Stages:
         )
     _check_vp_of_layout(par, len(flat) // pp)
     _check_contents(flat, pp, model)
-    return _stages_of_layout(flat, pp)
+    return stages_of_layout(flat, pp)
 
 
 def _check_vp_of_layout(par: ParallelismSpec, found: int) -> None:
@@ -193,7 +193,8 @@ def _check_contents(flat: tuple[str, ...], pp: int, model: ModelSpec) -> None:
             raise LayoutError("P13", f"pipeline_model_parallel_layout: {message}", text)
 
 
-def _stages_of_layout(flat: tuple[str, ...], pp: int) -> Stages:
+def stages_of_layout(flat: Sequence[str], pp: int) -> Stages:
+    """Number the decoder layers of stages in the order of :func:`parse_layout`, which is that of megatron-core."""
     cut: list[list[Chunk]] = [[] for _ in range(pp)]
     first = 0
     for index, stage in enumerate(flat):

@@ -1,5 +1,6 @@
 """A recompute plan: for every model chunk, how many of its layers use which setting."""
 
+from itertools import groupby
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
@@ -69,11 +70,7 @@ class PlannedRecompute(Frozen):
 
 def grouped_layers(settings: tuple[str, ...]) -> PlannedChunk:
     """Return the groups of a chunk whose layers have these settings."""
-    groups: list[LayerGroup] = []
-    for setting in settings:
-        before = groups.pop() if groups and groups[-1].setting == setting else None
-        groups.append(LayerGroup(layers=before.layers + 1 if before else 1, setting=setting))
-    return tuple(groups)
+    return tuple(LayerGroup(layers=len([*alike]), setting=setting) for setting, alike in groupby(settings))
 
 
 def parse_plan(text: str) -> PlannedRecompute:

@@ -14,14 +14,7 @@ ASSUMED_TRANSFORMER_ENGINE = "2.11"
 # Variables with the settings of torch's allocator: torch reads the first that is set, megatron-core only the first.
 ALLOCATOR_NAMES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
-_ASSUMABLE = {
-    "megatron-core": "megatron_core",
-    "transformer-engine": "transformer_engine",
-    "torch": "torch",
-    "python": "python",
-    "gpu": "gpu",
-    "apex": "apex",
-}
+_ASSUMABLE = ("megatron-core", "transformer-engine", "torch", "python", "gpu", "apex")
 
 
 class Software(Frozen):
@@ -54,7 +47,7 @@ def parse_assume(text: str, installed: Software) -> Software:
             problems.append(BadRequestError(f"--assume {part.strip()!r}: {problem}"))
         else:
             known = value != "none" if name == "apex" else value
-            values[_ASSUMABLE[name]] = None if known == "none" else known
+            values[name.replace("-", "_")] = None if known == "none" else known
     raise_all(problems)
     if "transformer_engine" in values:
         values["assumed"] = False

@@ -14,7 +14,7 @@ from typing import Literal
 
 from harness.errors import BadRequestError, Problems
 from harness.experiment.experiment import ExperimentSpec
-from harness.launch.environment_rows import ALLOCATOR, EXPANDABLE_SEGMENTS, ROWS, Asked, Row
+from harness.launch.environment_rows import ALLOCATOR, ALLOCATOR_ALIAS, EXPANDABLE_SEGMENTS, ROWS, Asked, Row
 from harness.records.quoting import quoted_error
 from harness.records.redact import MASK, is_secret_name, redact
 
@@ -40,8 +40,6 @@ TORCHRUN_OWNS = frozenset(
 # For children that run mbr-perf's modules: a folder harness in the working folder must not shadow this package.
 SAFE_PATH = {"PYTHONSAFEPATH": "1"}
 
-# torch reads both names and the first wins; megatron-core's guards read only the first.
-ALLOCATOR_ALIAS = "PYTORCH_ALLOC_CONF"
 NODE_NAME = "MBR_PERF_NODE"  # of a pod, whose hostname is not that of its node
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from harness.experiment.effective import captures_iteration
 from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.software import ALLOCATOR_NAMES
 
-ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
+ALLOCATOR, ALLOCATOR_ALIAS = ALLOCATOR_NAMES
 EXPANDABLE_SEGMENTS = "expandable_segments:True"
 
 
