@@ -3,10 +3,10 @@
 import gc
 import io
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any
 
 import typer
 import typer.core
@@ -187,7 +187,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         try:
             _answer(arguments)
         except SystemExit as end:
-            if not (fault := lost.reason()):
+            if not (fault := lost()):
                 raise
             print(f"error: stdout: {fault}: the answer is lost", file=sys.stderr)
             # The reports of a batch hold its verdict; of other commands, only stdout does.
@@ -231,58 +231,49 @@ def spelled(arguments: Sequence[str]) -> list[str]:
     return out
 
 
-class Lost:
-    """What stdout could not take, e.g. because its disk is full. A reader that went away counts for nothing."""
-
-    raw: "_Discarding | None" = None
-
-    def reason(self) -> str:
-        """Return why a part of the answer is lost; empty if none is."""
-        if self.raw is None:
-            return ""
-        sys.stdout.flush()
-        return self.raw.fault
-
-
-@contextmanager
-def readers_may_leave() -> Iterator[Lost]:
-    """Inside the block, what is written to a closed pipe or to a full disk is dropped.
-
-    `| head` neither fails a run nor hides a regression.
-    Streams that somebody has put in place of the process's own are left alone.
-    """
-    own, lost = (sys.stdout, sys.stderr), Lost()
-    if sys.stdout is sys.__stdout__ is not None:
-        lost.raw = _Discarding(sys.__stdout__.fileno(), "w", closefd=False)
-        sys.stdout = _forgiving(lost.raw, sys.__stdout__, line_buffering=sys.__stdout__.isatty())
-    if sys.stderr is sys.__stderr__ is not None:
-        raw = _Discarding(sys.__stderr__.fileno(), "w", closefd=False)
-        sys.stderr = _forgiving(raw, sys.__stderr__, line_buffering=True)
-    try:
-        yield lost
-    finally:
-        for stream in (sys.stdout, sys.stderr):
-            if stream is not None:
-                stream.flush()
-        sys.stdout, sys.stderr = own
-
-
 class _Discarding(io.FileIO):
+    """A stream that drops what a closed pipe or a full disk does not take. ``fault``: of the disk."""
+
     fault = ""
 
     def write(self, data) -> int:  # type: ignore[no-untyped-def] # noqa: ANN001 (typeshed's name is private)
         try:
             return super().write(data)
-        except BrokenPipeError:
-            return memoryview(data).nbytes
         except OSError as error:
-            self.fault = error.strerror or str(error)
+            if not isinstance(error, BrokenPipeError):
+                self.fault = error.strerror or str(error)
             return memoryview(data).nbytes
 
 
-def _forgiving(discarding: _Discarding, stream: TextIO, *, line_buffering: bool) -> TextIO:
-    raw = io.BufferedWriter(discarding)
-    return io.TextIOWrapper(raw, encoding=stream.encoding, errors=stream.errors, line_buffering=line_buffering)
+@contextmanager
+def readers_may_leave() -> Iterator[Callable[[], str]]:
+    """Inside the block, what is written to a closed pipe or to a full disk is dropped.
+
+    `| head` neither fails a run nor hides a regression. Streams that somebody has put in place of the process's own are
+    left alone. Yields a function that says why stdout has lost a part of the answer; empty if it has not.
+    """
+    own, raws = (sys.stdout, sys.stderr), dict[str, _Discarding]()
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is getattr(sys, f"__{name}__") is not None:
+            raws[name] = _Discarding(stream.fileno(), "w", closefd=False)
+            by_line = name == "stderr" or stream.isatty()
+            buffer, how = io.BufferedWriter(raws[name]), {"encoding": stream.encoding, "errors": stream.errors}
+            setattr(sys, name, io.TextIOWrapper(buffer, **how, line_buffering=by_line))
+
+    def fault() -> str:
+        if "stdout" not in raws:
+            return ""
+        sys.stdout.flush()
+        return raws["stdout"].fault
+
+    try:
+        yield fault
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+        sys.stdout, sys.stderr = own
 
 
 if __name__ == "__main__":

@@ -14,7 +14,9 @@ from harness.experiment.model import MOST, ModelSpec, ParallelismSpec
 from harness.units import Version, parse_version
 
 LAYER_CODES = "ELtm"
-_SYMBOL = re.compile(r"\*\d+|.", re.DOTALL)
+_ITEM, _GROUP = re.compile(r"([ELtm|])\*(\d+)"), re.compile(r"\(([^()]*)\)\*(\d+)")
+_ITEMS = r"(?:[ELtm|](?:\*\d++)?)++"
+_GRAMMAR, _FOREIGN = re.compile(rf"(?:{_ITEMS}|\({_ITEMS}\)\*\d++)*+"), re.compile(r"[^ELtm|()*\d]")
 
 
 @dataclass(frozen=True)
@@ -60,51 +62,22 @@ def parse_layout(text: str) -> tuple[str, ...]:
     >>> parse_layout("Et*3|(tt|)*2L")
     ('Ettt', 'tt', 'tt', 'L')
     """
-    symbols = _SYMBOL.findall(text.replace(",", ""))
-    flat, position = _sequence(symbols, 0, nested=False)
-    if position != len(symbols):
-        raise LayoutSyntaxError(")", "a parenthesis is closed that was not opened")
-    return tuple(flat.split("|"))
+    layout = text.replace(",", "")
+    if rest := layout[_GRAMMAR.match(layout).end() :]:  # type: ignore[union-attr] # it matches any text
+        character = (_FOREIGN.search(rest) or rest)[0]
+        raise LayoutSyntaxError(
+            character,
+            f"{character!r} cannot stand there: write E, t, m, L, |, ',', 'x*N' and '(...)*N', which do not nest",
+        )
+    return tuple(_GROUP.sub(_repeated, _ITEM.sub(_repeated, layout)).split("|"))
 
 
-def _sequence(symbols: list[str], position: int, *, nested: bool) -> tuple[str, int]:
-    parts: list[str] = []
-    while position < len(symbols) and symbols[position] != ")":
-        part, position = _item(symbols, position, nested=nested)
-        if position < len(symbols) and symbols[position].startswith("*") and len(symbols[position]) > 1:
-            part = _repeated(part, symbols[position])
-            position += 1
-        parts.append(part)
-    return "".join(parts), position
-
-
-def _repeated(part: str, symbol: str) -> str:
-    """Return ``part`` as often as ``*N`` says; LayoutSyntaxError if a model cannot have so many layers."""
-    digits, most = symbol[1:], MOST["layers"]
+def _repeated(found: re.Match[str]) -> str:
+    """Return a part as often as ``*N`` says; LayoutSyntaxError if a model cannot have so many layers."""
+    part, digits, most = found[1], found[2], MOST["layers"]
     if len(digits) > len(str(most)) or len(part) * int(digits) > 2 * most:
-        raise LayoutSyntaxError(symbol[0], f"a layout has at most {most} layers")
+        raise LayoutSyntaxError("*", f"a layout has at most {most} layers")
     return part * int(digits)
-
-
-def _item(symbols: list[str], position: int, *, nested: bool) -> tuple[str, int]:
-    symbol = symbols[position]
-    if symbol == "(":
-        return _group(symbols, position, nested=nested)
-    if symbol in LAYER_CODES or symbol == "|":
-        return symbol, position + 1
-    raise LayoutSyntaxError(symbol[0], f"{symbol[0]!r} is not one of E, t, m, L, |, ',', '(...)*N' and 'x*N'")
-
-
-def _group(symbols: list[str], position: int, *, nested: bool) -> tuple[str, int]:
-    if nested:
-        raise LayoutSyntaxError("(", "parentheses cannot be nested")
-    inner, end = _sequence(symbols, position + 1, nested=True)
-    if end == len(symbols):
-        raise LayoutSyntaxError("(", "a parenthesis is not closed")
-    repeated = end + 1 < len(symbols) and re.fullmatch(r"\*\d+", symbols[end + 1])
-    if not repeated or end == position + 1:
-        raise LayoutSyntaxError("(", "a parenthesis needs content and a repeat count: (tt|)*4")
-    return inner, end + 1
 
 
 def chunks_of_layout(text: str, num_stages: int) -> int:
