@@ -26,7 +26,8 @@ def chunks(model: ModelSpec, parallelism: ParallelismSpec) -> Stages:
         cut = _cut_with_uneven_ends if _has_uneven_ends(parallelism) else _cut_evenly
         sizes = cut(model, parallelism)
         flat = ["t" * stage[vp_stage] for vp_stage in range(len(sizes[0])) for stage in sizes]
-        flat[0], flat[-1] = f"E{flat[0]}", f"{flat[-1]}{'m' * (model.mtp_num_layers or 0)}L"
+        flat[0] = f"E{flat[0]}"
+        flat[-1] += "m" * (model.mtp_num_layers or 0) + "L"  # after the first, which it may be
         stages = stages_of_layout(flat, len(sizes))
     _check_interleaving(parallelism)
     return stages
