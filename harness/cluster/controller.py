@@ -102,7 +102,14 @@ class Controller(ABC):
                 return found
             answer = self.call(job.submit_command) if found is None else answer
         if self._is_unreached(answer):
-            return self._looked_for(job, submitted_at, answer)
+            found = self.find(job, submitted_at)
+            if isinstance(found, SubmittedRecord):
+                return found
+            message = f"{self.cluster} could not be reached: {plain(answer.err)}"
+            again = command_text("jobs", "submit", job.record.job_dir)
+            if found is None:
+                raise NotSubmittedError(message, remedy=f"nothing is queued; {again} tries again")
+            raise RunFailedError(f"{message}; the job may be queued", remedy=f"{again} checks this before it submits")
         if answer.code != 0:
             raise self._refusal(job, answer, f"the job was not submitted; its file is {job.script_path}")
         return self._accepted(answer, job, submitted_at)
@@ -124,17 +131,6 @@ class Controller(ABC):
     def _advice(self, _: ClusterJob, __: str) -> str:
         """Return what to do about a refusal in these words; empty if the words themselves say it."""
         return ""
-
-    def _looked_for(self, job: ClusterJob, submitted_at: str, answer: Answer) -> SubmittedRecord:
-        """Return the job after the last try; the errors of :meth:`submit` where it is not there."""
-        found = self.find(job, submitted_at)
-        if isinstance(found, SubmittedRecord):
-            return found
-        message = f"{self.cluster} could not be reached: {plain(answer.err)}"
-        again = command_text("jobs", "submit", job.record.job_dir)
-        if found is None:
-            raise NotSubmittedError(message, remedy=f"nothing is queued; {again} tries again")
-        raise RunFailedError(f"{message}; the job may be queued", remedy=f"{again} checks this before it submits")
 
     def _is_unreached(self, answer: Answer) -> bool:
         """Return whether the controller gave no answer: neither a job nor a refusal."""

@@ -17,7 +17,7 @@ from harness.judge.gate import status_exit_code
 from harness.launch.crew import interruption
 from harness.launch.heartbeats import Heartbeats
 from harness.records.disk import require_kept
-from harness.records.job import LOGS, JobRecord, JobRun, SubmittedRecord, read_job, read_submitted
+from harness.records.job import LOGS, JobRecord, SubmittedRecord, read_job, read_submitted
 from harness.records.store import write_atomically
 from harness.show.terminal import narrate
 from harness.units import command_text
@@ -136,7 +136,12 @@ class _Look:
             return True
         if runs.due is not None:
             require_kept(Path(runs.due.run_dir), then=then)
-            self._show_steps(watch, runs.due, now)
+            run = runs.due
+            if run.run_id not in watch.heartbeats:
+                ranks, num_steps = range(run.spec.num_gpus), run.spec.measure.max_steps
+                watch.heartbeats[run.run_id] = Heartbeats(Path(run.run_dir), ranks, num_steps, now)
+            if (beats := watch.heartbeats[run.run_id]).read(now):
+                self._display.step(run.run_id, beats.progress())
         interval_s = _ASK_S[sum(now - watch.began_s > limit for limit in _PATIENT_AFTER_S)]
         if watch.state is None or watch.asked_s is None or now - watch.asked_s > interval_s:
             watch.state = self._ask(watch)
@@ -167,15 +172,6 @@ class _Look:
         watch.stuck_s = (watch.stuck_s or now) if state.never_starts else None
         watch.silent_s = (watch.silent_s or now) if state.kind == "unreachable" else None
         return state
-
-    def _show_steps(self, watch: Watched, run: JobRun, now: float) -> None:
-        spec = run.spec
-        if run.run_id not in watch.heartbeats:
-            ranks = range(spec.num_gpus)
-            watch.heartbeats[run.run_id] = Heartbeats(Path(run.run_dir), ranks, spec.measure.max_steps, now)
-        beats = watch.heartbeats[run.run_id]
-        if beats.read(now):
-            self._display.step(run.run_id, beats.progress())
 
     def _is_given_up(self, watch: Watched, state: JobState, now: float) -> bool:
         """Cancel a job that cannot start or did not start in time. Its runs are recorded as failed for that reason."""

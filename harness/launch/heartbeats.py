@@ -26,7 +26,6 @@ class Progress:
     phase: Phase | None
     step: int | None
     num_steps: int
-    slowest_rank: int
     last_step_s: float | None
     eta_s: float | None
 
@@ -124,7 +123,6 @@ class Heartbeats:
             phase=slowest.phase,
             step=step,
             num_steps=self.num_steps,
-            slowest_rank=slowest.rank,
             last_step_s=slowest.seconds[-1] if slowest.seconds else None,
             eta_s=None if pace is None or left is None else left * pace,
         )

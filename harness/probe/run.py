@@ -28,7 +28,15 @@ class UndecidedError(HarnessError):
 
 def probe(host: Host, progress: Counting, *, rehearse: bool) -> Probe:
     """Measure. BadRequestError without a GPU of a known type, UndecidedError where it is shared or slowed down."""
-    gpu = GPUS["cpu"] if rehearse else _gpu_here(host)
+    name, why, remedy = "cpu", "", "run it where your jobs run, for example with srun --gpus=1"
+    if not rehearse:
+        try:
+            name, why = settled_gpu(host)
+        except BadRequestError as error:
+            raise BadRequestError(f"probe measures a GPU of a known type: {error.message}", remedy=remedy) from error
+        if name == "cpu":
+            raise BadRequestError(f"probe measures a GPU: {why}", remedy=remedy)
+    gpu = GPUS[name]
     rows, found = list[ProbedRow](), dict[str, Any]()
     for part in _parts(host, gpu):
         rows += [ProbedRow(**dict(zip(_ROW, row, strict=True))) for row in part.pop("rows", ())]
@@ -39,17 +47,6 @@ def probe(host: Host, progress: Counting, *, rehearse: bool) -> Probe:
     constants = {} if rehearse else constants_of(rows, gpu) | {"outside_allocator_bytes": outside}
     whole = {"gpu": gpu.name, "constants": constants, "rows": rows, "made_at": utc_now(), **found}
     return Probe.model_validate(whole, strict=False)  # JSON has lists for tuples
-
-
-def _gpu_here(host: Host) -> GpuType:
-    remedy = "run it where your jobs run, for example with srun --gpus=1"
-    try:
-        name, why = settled_gpu(host)
-    except BadRequestError as error:
-        raise BadRequestError(f"probe measures a GPU of a known type: {error.message}", remedy=remedy) from error
-    if name == "cpu":
-        raise BadRequestError(f"probe measures a GPU: {why}", remedy=remedy)
-    return GPUS[name]
 
 
 def _parts(host: Host, gpu: GpuType) -> Iterator[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Literal, Self
@@ -17,7 +17,7 @@ from harness.experiment.model import MOST, Gpus, Repeats
 from harness.experiment.recompute import canonical_text, parse_recompute, shown_setting
 from harness.records.metrics import BY_NAME, GateKind
 from harness.records.rank import SCHEMA_VERSION, SchemaVersion
-from harness.records.refusing import Keys, RefusedError, one_of
+from harness.records.refusing import RefusedError, one_of
 from harness.units import utc_time
 
 LEAST_VALUE, MOST_VALUE = 1e-12, 1e30
@@ -92,27 +92,24 @@ class GoldenRecord(Frozen):
 
     @model_validator(mode="after")
     def _is_sound(self, info: ValidationInfo) -> Self:
-        found = _unsound(self, is_from_file=info.mode == "json")
-        if problems := [(keys, BadRequestError(message)) for keys, message in found]:
-            raise RefusedError(problems)
+        """Refuse values that would mislead a gate without a word."""
+        wrong: dict[str, str] = {}
+        try:
+            parse_recompute(self.recompute)
+        except ValueError as error:
+            wrong["recompute"] = str(error)
+        if self.digest is None and _has_digest(self) and info.mode == "json":
+            wrong["digest"] = "missing, so the file may have been edited by hand: promote the runs again"
+        if self.digest not in (None, golden_digest(self)):
+            wrong["digest"] = "the file was edited by hand: promote the runs again"
+        try:
+            if utc_time(self.promoted_at) > datetime.now(UTC) + _WRONG_CLOCKS:
+                wrong["promoted_at"] = f"{self.promoted_at} is in the future"
+        except ValueError:
+            wrong["promoted_at"] = f"{self.promoted_at!r} is no ISO-8601 time"
+        if wrong:
+            raise RefusedError([((key,), BadRequestError(message)) for key, message in wrong.items()])
         return self
-
-
-def _unsound(golden: GoldenRecord, *, is_from_file: bool) -> Iterator[tuple[Keys, str]]:
-    """Yield the keys whose values would mislead a gate without a word, and what is wrong."""
-    try:
-        parse_recompute(golden.recompute)
-    except ValueError as error:
-        yield ("recompute",), str(error)
-    if golden.digest is None and _has_digest(golden) and is_from_file:
-        yield ("digest",), "missing, so the file may have been edited by hand: promote the runs again"
-    if golden.digest not in (None, golden_digest(golden)):
-        yield ("digest",), "the file was edited by hand: promote the runs again"
-    try:
-        if utc_time(golden.promoted_at) > datetime.now(UTC) + _WRONG_CLOCKS:
-            yield ("promoted_at",), f"{golden.promoted_at} is in the future"
-    except ValueError:
-        yield ("promoted_at",), f"{golden.promoted_at!r} is no ISO-8601 time"
 
 
 def _has_digest(golden: GoldenRecord) -> bool:

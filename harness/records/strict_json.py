@@ -27,7 +27,12 @@ def parse_document(text: str, label: str, schema: type[Model]) -> Model:
     try:
         return schema.model_validate_json(text)
     except ValidationError as error:
-        file = Document(label, data, _lines_of(text))
+        from harness.records.strict_yaml import parse_yaml
+
+        lines: Mapping[Keys, int] = {}
+        with suppress(BadRequestError):
+            lines = parse_yaml(text, "", by_pyyaml=True).lines
+        file = Document(label, data, lines)
         for fault in faults(error, schema, data):
             file.refuse(fault.keys, fault.message, fault.remedy if fault.remedy.startswith("did you mean") else "")
         found, rest = file.problems.found[:_MAX_PROBLEMS], len(file.problems.found) - _MAX_PROBLEMS
@@ -88,11 +93,3 @@ def _once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 def _refused(constant: str) -> object:
     raise ValueError(f"{constant} is not a number")
-
-
-def _lines_of(text: str) -> Mapping[Keys, int]:
-    from harness.records.strict_yaml import parse_yaml
-
-    with suppress(BadRequestError):
-        return parse_yaml(text, "", by_pyyaml=True).lines
-    return {}

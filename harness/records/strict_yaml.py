@@ -179,7 +179,10 @@ class _Reader:
             except ScalarError as error:
                 if self.by_pyyaml:
                     with suppress(ValueError):  # of Python, for a number of more digits than it reads
-                        return _yaml_1_1(text)
+                        value = yaml.safe_load(text)
+                        return (
+                            value if isinstance(value, bool | int | float | str | None) else text
+                        )  # a date stays text
                 self.refuse(_line(event), str(error), error.fix)
                 return None
         if event.style in ("|", ">"):  # whose last line break is the file's, not the text's
@@ -214,12 +217,6 @@ class _Reader:
         else:
             return key
         return None
-
-
-def _yaml_1_1(text: str) -> ScalarValue:
-    """Read a scalar as YAML 1.1 does, because PyYAML wrote it; dates stay text."""
-    value = yaml.safe_load(text)
-    return value if isinstance(value, bool | int | float | str | None) else text
 
 
 def _line(event: yaml.Event) -> int:

@@ -189,25 +189,18 @@ def _cell(sweep_dir: Path, plan: SweepPlan, planned: Cell, events: Iterable[Swee
     runs = tuple(read_record(path) for path in records if path.is_file())
     last = next((event for event in reversed(tuple(events)) if event.cell == planned.name), None)
     if runs:
-        fewer = _fewer(runs, plan.repeats, last)
-        return CellData(planned, runs, "run", fewer)
+        num_whole = sum(run.status != "interrupted" for run in runs)
+        bad = next((run.status for run in runs if run.status in _FINAL), None)
+        why = last.reason if last else "the sweep ended before the rest"
+        if bad:
+            why = f"a run that is {bad} is not repeated"
+        elif num_whole < len(runs):
+            why = "a run was interrupted; --resume repeats it"
+        fewer = f"{num_whole} of {plan.repeats} runs: {why}"
+        return CellData(planned, runs, "run", "" if num_whole == plan.repeats else fewer)
     if last and last.kind == "taught":
         return CellData(planned, (), "pruned", last.reason)
     return CellData(planned, (), "not_run", last.reason if last else "the sweep ended before it")
-
-
-def _fewer(runs: tuple[RunRecord, ...], repeats: int, last: SweepEvent | None) -> str:
-    cut = sum(run.status == "interrupted" for run in runs)
-    if len(runs) - cut == repeats:
-        return ""
-    bad = next((run.status for run in runs if run.status in _FINAL), None)
-    if bad:
-        why = f"a run that is {bad} is not repeated"
-    elif cut:
-        why = "a run was interrupted; --resume repeats it"
-    else:
-        why = last.reason if last else "the sweep ended before the rest"
-    return f"{len(runs) - cut} of {repeats} runs: {why}"
 
 
 def num_missing(cell: CellData, repeats: int) -> int:

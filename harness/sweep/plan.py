@@ -131,7 +131,9 @@ def planned_cells(
 
 def _fate(cell: CellDraft, names: Sequence[str], answer: KeptPrediction, request: SweepRequest) -> tuple[str, str]:
     if cell.twin is not None:
-        return "skipped_inert", f"equal in effect to {names[cell.twin]}{_inert(cell)}"
+        inert = cell.checked.effective.inert_modules if cell.checked and cell.checked.effective else {}
+        idle = "".join(f"; {module} does nothing: {why}" for module, why in inert.items())
+        return "skipped_inert", f"equal in effect to {names[cell.twin]}{idle}"
     if cell.problem:
         return "illegal", cell.problem
     found, limits = answer.prediction, limits_for(cell.spec, request.margin) if cell.spec else None
@@ -139,11 +141,6 @@ def _fate(cell: CellDraft, names: Sequence[str], answer: KeptPrediction, request
         low, usable = format_bytes(found.fits[0]), format_bytes(limits.budget_bytes or 0)
         return "pruned", f"needs at least {low} of {usable} usable, {limits.margin * 100:g} % kept free"
     return "run", ""
-
-
-def _inert(cell: CellDraft) -> str:
-    inert = cell.checked.effective.inert_modules if cell.checked and cell.checked.effective else {}
-    return "".join(f"; {module} does nothing: {why}" for module, why in inert.items())
 
 
 _REPLAYED = "replayed: a recorded run needs no prediction"

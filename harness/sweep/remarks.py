@@ -141,7 +141,7 @@ def _basis(verdict: SweepVerdict) -> Iterable[str]:
         yield f"Compared with {verdict.reference}, the fastest cell that ran, because {verdict.reference_why}"
     if rescaled:
         yield f"Time is scaled to the tokens per GPU and step of the {against} for: {'; '.join(rescaled)}"
-    if verdict.has_repeats:
+    if any(cell.speed is not None and cell.speed.num_runs > 1 for cell in verdict.cells):
         yield "Step: the mean over repeats of each run's median step"
     if timed and all(versus.time_change_interval for versus in timed):
         yield "Time change: difference of the means over repeats, 95 % interval by Welch's t"

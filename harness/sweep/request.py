@@ -95,7 +95,10 @@ def _axis(over: Over) -> SweptAxis:
     canonical = _canonical(over.name)
     target = SWEPT.get(canonical, canonical)
     if "." not in target and target not in (*OPTION_NAMES, PYTHON):
-        raise BadRequestError(f"{over.place}: cannot be varied", remedy=_instead(target))
+        hint = NO_AXIS.get(target) or nearest(target, (*SHORT_NAMES, *OPTION_NAMES))
+        if target not in NO_AXIS and not hint.startswith("did you mean"):
+            hint = f"one of {RECOMPUTE}, {PYTHON}, {', '.join(SIZES)}, a long option, env.NAME or section.field"
+        raise BadRequestError(f"{over.place}: cannot be varied", remedy=hint)
     problems, read = Problems(), list[str]()
     for value in over.values:
         with problems.collecting():
@@ -107,22 +110,16 @@ def _axis(over: Over) -> SweptAxis:
     return SweptAxis(canonical, target, tuple(read))
 
 
-def _instead(target: str) -> str:
-    if target in NO_AXIS:
-        return NO_AXIS[target]
-    hint = nearest(target, (*SHORT_NAMES, *OPTION_NAMES))
-    return (
-        hint
-        if hint.startswith("did you mean")
-        else f"one of {RECOMPUTE}, {PYTHON}, {', '.join(SIZES)}, a long option, env.NAME or section.field"
-    )
-
-
 def _checked(target: str, value: str, place: str) -> str:
     if not value and not target.startswith("env."):
         raise BadRequestError(f"{place}: an empty value", remedy="e.g. --over tp=2,4")
     if target == RECOMPUTE:
-        _require_one_setting(value, place)
+        parts = [part.strip() for part in value.split(",")]
+        if len(parts) > 1 and any(part in ("none", AUTO, "full") or part.startswith("full:") for part in parts):
+            raise BadRequestError(
+                f"{place}: {value} is not one setting: commas join the modules of one setting",
+                remedy=f"separate settings with ';': recompute='{'; '.join(parts)}'",
+            )
         return AUTO if value == AUTO else policy_from_text(value, place).text
     if target == PYTHON:
         return value
@@ -135,16 +132,6 @@ def _checked(target: str, value: str, place: str) -> str:
     for problem in problems.found:
         raise BadRequestError(f"{place}: {problem.message.removeprefix(f'--set {target}: ')}", remedy=problem.remedy)
     return value
-
-
-def _require_one_setting(value: str, place: str) -> None:
-    """Raise BadRequestError if commas, which join the modules of one setting, were meant to separate settings."""
-    parts = [part.strip() for part in value.split(",")]
-    if len(parts) > 1 and any(part in ("none", AUTO, "full") or part.startswith("full:") for part in parts):
-        raise BadRequestError(
-            f"{place}: {value} is not one setting: commas join the modules of one setting",
-            remedy=f"separate settings with ';': recompute='{'; '.join(parts)}'",
-        )
 
 
 def same_axis(first: str, second: str) -> bool:

@@ -284,10 +284,6 @@ class SweepVerdict(Compared, Document):
         """Return what the allocator may use on a rank: several if layout or limit is varied, from the least on."""
         return limits_of((cell.spec for cell in self.cells), self.plan.margin)
 
-    @property
-    def has_repeats(self) -> bool:
-        return any(cell.speed is not None and cell.speed.num_runs > 1 for cell in self.cells)
-
     def counted(self, status: CellStatus) -> int:
         """Return the number of cells with this status."""
         return sum(cell.status == status for cell in self.cells)
