@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Generic, Literal, TypeVar
 
@@ -27,9 +28,9 @@ from harness.measure.checking import (
     megatron_findings,
     unasked_notes,
 )
-from harness.measure.launched import Following, Launch, Ran, launched
+from harness.measure.launched import Following, Ran, launched
 from harness.measure.prediction import KeptPrediction
-from harness.measure.understanding import RunRequest
+from harness.measure.understanding import RunRequest, Understood
 from harness.records.batches import BatchLaunch, Build, PlannedEntry, Purpose, append_event
 from harness.records.disk import disk_faults_reported
 from harness.records.job import JobRun
@@ -115,20 +116,18 @@ class Batch(ABC, Generic[Entry]):
         with disk_faults_reported(self.folder):
             append_event(self.folder, event)
 
-    def launch_of(self, due: DueRun[Entry], run_dir: Path, node_rank: int = 0) -> Launch:
+    def understood(self, due: DueRun[Entry], run_dir: Path, node_rank: int = 0) -> Understood:
         """Return the run as `mbr-perf run` understands a request. BadRequestError if its launch cannot be planned."""
         entry, planned = due.entry, self.planned(due)
         nodes = nodes_of(planned.launch, node_rank)
         settings = planned.launch.model_copy(update={"replay_from": self.recorded(due)})
         request = LaunchRequest(entry.spec, run_dir, host_with(self.host, planned.build), nodes, settings)
         if planned.build is not None and settings.launcher != "replay":
-            understood = understood_again(entry, request, planned.build.software)
-        elif planned.software is not None:
-            understood = understood_again(entry, request, planned.software, entry.findings)
-        else:
-            here = Software() if settings.launcher == "replay" else software_for(entry.spec.gpu, self.host)[0]
-            understood = understood_again(entry, request, here)
-        return Launch(understood, run_dir, planned.run_id, nodes)
+            return understood_again(entry, request, planned.build.software)
+        if planned.software is not None:
+            return understood_again(entry, request, planned.software, entry.findings)
+        here = Software() if settings.launcher == "replay" else software_for(entry.spec.gpu, self.host)[0]
+        return understood_again(entry, request, here)
 
     def run_here(
         self,
@@ -138,10 +137,11 @@ class Batch(ABC, Generic[Entry]):
         parents: WarmParents | None = None,
         node_rank: int = 0,
     ) -> Ran:
-        """Take part in the run on this node. Errors as for :meth:`launch_of` and `launched`."""
-        launch = self.launch_of(due, run_dir, node_rank)
-        following = self.following(due, launch, progress)
-        return launched(launch, progress=following, prediction=lambda: self.prediction(due, launch), parents=parents)
+        """Take part in the run on this node. Errors as for :meth:`understood` and `launched`."""
+        understood, following = self.understood(due, run_dir, node_rank), self.following(due, progress)
+        predicting = partial(self.prediction, due, understood)
+        run_id = self.planned(due).run_id
+        return launched(understood, run_id, progress=following, prediction=predicting, parents=parents)
 
     def job_run(self, due: DueRun[Entry]) -> JobRun:
         """Return the run as a Slurm job takes it."""
@@ -158,14 +158,14 @@ class Batch(ABC, Generic[Entry]):
             build=planned.build,
         )
 
-    def prediction(self, due: DueRun[Entry], launch: Launch) -> Predicting:
+    def prediction(self, due: DueRun[Entry], understood: Understood) -> Predicting:
         """Return the planned prediction, else one made before or during the run."""
         kept = KeptPrediction(due.entry.prediction, due.entry.no_prediction)
-        return predicting_run(kept, launch, predicts=self.predicts and kept.prediction is None)
+        return predicting_run(kept, understood, predicts=self.predicts and kept.prediction is None)
 
-    def following(self, due: DueRun[Entry], launch: Launch, progress: CellProgress) -> Following:
+    def following(self, due: DueRun[Entry], progress: CellProgress) -> Following:
         """Shows the steps of the run."""
-        show = progress.start(self.planned(due).title, launch.understood.spec.measure.max_steps)
+        show = progress.start(self.planned(due).title, due.entry.spec.measure.max_steps)
         return lambda _: nullcontext(lambda now: show(str(now.phase or "start"), now.step, now.last_step_s, now.eta_s))
 
 

@@ -15,7 +15,6 @@ from harness.launch.environment import Host
 from harness.launch.machine import software_for, software_here
 from harness.launch.plan import LaunchPlan, LaunchRequest, Nodes
 from harness.launch.replay import LAUNCHERS
-from harness.measure.launched import Launch
 from harness.measure.prediction import KeptPrediction, predicting
 from harness.measure.provenance import provenance
 from harness.measure.understanding import Understood, rule_problem
@@ -82,13 +81,13 @@ Predicting = AbstractContextManager[Callable[[int | None], KeptPrediction]]
 
 @contextmanager
 def predicting_run(
-    kept: KeptPrediction, launch: Launch, *, predicts: bool
+    kept: KeptPrediction, understood: Understood, *, predicts: bool
 ) -> Iterator[Callable[[int | None], KeptPrediction]]:
     """The ``kept`` prediction of the run. If it ``predicts``, a prediction is made before or during the run."""
     if not predicts:
         yield lambda _: kept
         return
-    with predicting(launch.understood, launch.nodes) as predicted:
+    with predicting(understood, understood.launch.nodes) as predicted:
         yield predicted
 
 

@@ -14,7 +14,7 @@ from harness.launch.jobs import option_problems
 from harness.launch.plan import LaunchPlan, Nodes
 from harness.launch.required import require_machine
 from harness.measure.experiment import Display, judge, require_megatron, run_folder
-from harness.measure.launched import Launch, Ran, launched
+from harness.measure.launched import Ran, launched
 from harness.measure.prediction import cached_prediction, predicting
 from harness.measure.understanding import RunRequest, Understood, looked_over, understand
 from harness.records.batches import BatchLaunch
@@ -43,10 +43,9 @@ def run_experiment(request: RunRequest, display: Display) -> ExitCode:
     # A signal between two runs ends this process as usual: finished runs are committed.
     while len(ran) < request.repeats and (not ran or (ran[-1].record.status == "ok" and ran[-1].signal is None)):
         run_dir = run_folder(request)
-        launch = Launch(understood.in_folder(run_dir), run_dir, run_dir.name, request.nodes)
-        warn = partial(display.warn_of_misfit, understood)
-        prediction = partial(predicting, launch.understood, launch.nodes, warn)
-        ran.append(launched(launch, progress=display.progress, prediction=prediction))
+        here, warn = understood.in_folder(run_dir), partial(display.warn_of_misfit, understood)
+        prediction = partial(predicting, here, request.nodes, warn)
+        ran.append(launched(here, run_dir.name, progress=display.progress, prediction=prediction))
     if request.nodes.node_rank > 0:
         return status_exit_code(ran[-1].record.status, ran[-1].signal)
     return judge(ran, request.gate, request.results_dir, display)

@@ -17,10 +17,10 @@ from harness.launch.build import host_with
 from harness.launch.environment import Host
 from harness.launch.heartbeats import Progress
 from harness.launch.machine import software_for
-from harness.launch.plan import LaunchRequest, Nodes
+from harness.launch.plan import LaunchRequest
 from harness.launch.required import require_machine
 from harness.launch.warm import WarmParents
-from harness.measure.launched import Launch, launched
+from harness.measure.launched import launched
 from harness.measure.prediction import KeptPrediction, predicted_with
 from harness.predict.stages import Composer
 from harness.predict.tracer import Tracing, trace_kind
@@ -122,16 +122,16 @@ class Bench:
         run = JobRun(run_dir=str(run_dir), run_id=run_id, spec=plan.spec, sources=plan.sources)
         request = LaunchRequest(plan.spec, run_dir.absolute(), host)
         understood = understood_again(run, request, build.software, ())
-        launch = Launch(understood, run_dir, run.run_id, Nodes())
 
         def shown(now: Progress) -> None:
             show(str(now.phase or "start"), now.step, now.last_step_s, now.eta_s)
 
         kept = KeptPrediction(None, "bisect compares runs with each other")
         ran = launched(
-            launch,
+            understood,
+            run.run_id,
             progress=lambda _: nullcontext(shown),
-            prediction=lambda: predicting_run(kept, launch, predicts=False),
+            prediction=lambda: predicting_run(kept, understood, predicts=False),
             parents=self.parents,
         )
         if ran.signal is not None:

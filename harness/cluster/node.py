@@ -20,8 +20,9 @@ from harness.launch.required import require_machine
 from harness.launch.warm import WarmParents
 from harness.measure.checking import in_one_sentence
 from harness.measure.experiment import require_megatron
-from harness.measure.launched import Launch, launched
+from harness.measure.launched import launched
 from harness.measure.prediction import KeptPrediction
+from harness.measure.understanding import Understood
 from harness.records.collect import LaunchOutcome, outcome_of_node
 from harness.records.job import (
     ATTEMPTS,
@@ -145,13 +146,13 @@ class NodeOfJob:
         if self.job.nnodes > 1:
             nodes = Nodes(self.job.nnodes, 0, self.master_addr, self.job.launch.master_port or free_port())
         try:
-            launch = self._launch_of(run, nodes)
+            understood = self._understood(run, nodes)
         except BadRequestError as error:
             return self.refuse(run, _on_one_line(error))
         if nodes.nnodes > 1 and nodes.master_port is not None:
             meeting = Meeting(master_addr=self.master_addr, master_port=nodes.master_port)
             write_atomically(run_dir / MEETING, meeting)
-        return self._launched(launch, run)
+        return self._launched(understood, run)
 
     def refuse(self, run: JobRun, why: str) -> RunRecord:
         """Commit a failed record with the reason why nothing was launched."""
@@ -177,7 +178,7 @@ class NodeOfJob:
             nodes = Nodes(self.job.nnodes, self.place.node_rank, place.master_addr, place.master_port)
             try:
                 if not is_restarted(run_dir, nodes.node_rank, self.place.nodes, self.job.options.cluster):
-                    self._launched(self._launch_of(run, nodes), run)
+                    self._launched(self._understood(run, nodes), run)
             except BadRequestError as error:  # the first node reads this outcome, ends its ranks and commits
                 outcome = LaunchOutcome(
                     status="failed", reason=f"nothing was launched on this node: {_on_one_line(error)}"
@@ -196,7 +197,7 @@ class NodeOfJob:
                 raise RunFailedError(f"{failure} within {patience_s:g} s")
             time.sleep(_POLL_S)
 
-    def _launch_of(self, run: JobRun, nodes: Nodes) -> Launch:
+    def _understood(self, run: JobRun, nodes: Nodes) -> Understood:
         how, run_dir, host = self.job.launch, Path(run.run_dir), host_with(self.host, run.build)
         software = run.build.software if run.build else software_for(run.spec.gpu, host)[0]
         how = how.model_copy(update={"launcher": "replay" if how.replay_from else "torchrun"})
@@ -204,15 +205,17 @@ class NodeOfJob:
         if isinstance(understood.plan, LaunchPlan):
             require_machine(run.spec, host, run.spec.ranks_per_node(nodes.nnodes), software)
             require_megatron(understood, understood.plan)
-        return Launch(understood, run_dir, run.run_id, nodes, self.job.command)
+        return understood
 
-    def _launched(self, launch: Launch, run: JobRun) -> RunRecord:
+    def _launched(self, understood: Understood, run: JobRun) -> RunRecord:
         kept = KeptPrediction(run.prediction, run.no_prediction)
         predicts = run.prediction is None and not run.no_prediction
         return launched(
-            launch,
+            understood,
+            run.run_id,
             progress=lambda _: nullcontext(lambda _: None),  # the submitter reads the ranks' own heartbeats
-            prediction=lambda: predicting_run(kept, launch, predicts=predicts),
+            prediction=lambda: predicting_run(kept, understood, predicts=predicts),
+            command=self.job.command,
             parents=self.parents,
             amended=self._amended,
         ).record

@@ -9,7 +9,7 @@ from typing import get_args
 
 from pydantic import ValidationError
 
-from harness.records.collect import AgentRecord, LaunchOutcome, LaunchStatus, RankExit
+from harness.records.collect import AgentRecord, LaunchOutcome, RankExit
 from harness.records.launch import ended_how, signal_name
 from harness.records.rank import Heartbeat, Phase
 
@@ -28,20 +28,6 @@ class Progress:
     num_steps: int
     last_step_s: float | None
     eta_s: float | None
-
-
-@dataclass(frozen=True)
-class Ending:
-    """How a run ended, in one sentence, by itself or stopped. ``signal``: the signal that interrupted the harness.
-
-    ``note`` describes a problem at the end of the run that cost no measurement.
-    """
-
-    status: LaunchStatus
-    reason: str
-    rank: int | None = None
-    signal: int | None = None
-    note: str = ""
 
 
 @dataclass
@@ -127,7 +113,7 @@ class Heartbeats:
             eta_s=None if pace is None or left is None else left * pace,
         )
 
-    def silence(self, now: float, floor_s: float) -> Ending | None:
+    def silence(self, now: float, floor_s: float) -> LaunchOutcome | None:
         """Return the hang of the rank with the least progress, silent for more than max(``floor_s``, 20 median steps).
 
         During imports, the limit is at least two minutes. A finished rank may wait for the others; its silence counts
@@ -143,37 +129,38 @@ class Heartbeats:
         where = f"in phase {worst.phase}" if worst.phase else "before its first heartbeat"
         after = f" after step {worst.step}" if worst.step is not None else ""
         what = f"rank {worst.rank} gave no sign of life for {limit} {where}{after}"
-        return Ending("hang", f"{what}; the stacks of all ranks are in their logs", rank=worst.rank)
+        why = f"{what}; the stacks of all ranks are in their logs"
+        return LaunchOutcome(status="hang", reason=why, rank=worst.rank)
 
     def _median_step_s(self) -> float | None:
         seconds = [s for rank in self._ranks for s in rank.seconds]
         return median(seconds) if seconds else None
 
 
-UNENDED = Ending(
-    "ok",
-    "",
-    note="all ranks wrote their records, but some processes did not end; mbr-perf stopped them. Their stacks are in "
-    "the ranks' logs",
+UNENDED = (
+    "all ranks wrote their records, but some processes did not end; mbr-perf stopped them. Their stacks are in the "
+    "ranks' logs"
 )
-"""The ending of a run that mbr-perf stopped after all measurements, because shutting down communication can hang."""
+"""The note on a run that mbr-perf stopped after all measurements, because shutting down communication can hang."""
 
 
-def verdict(agent: AgentRecord | None, exit_code: int, unreadable: str) -> Ending:
+def verdict(agent: AgentRecord | None, exit_code: int, unreadable: str) -> LaunchOutcome:
     """Return how a run ended that was not stopped. Success needs exit code 0 and the agent's record."""
+    if agent and agent.status == "ok" and exit_code == 0:
+        return LaunchOutcome(status="ok")
+    first = first_failure(agent) if agent else None
     if agent is None:
-        return Ending("failed", f"the torchrun agent {ended_how(exit_code)} and {unreadable}; see logs/launcher.log")
-    if agent.status == "ok" and exit_code == 0:
-        return Ending("ok", "")
-    if agent.status == "signalled" and agent.signal is not None:
-        return Ending("failed", f"another process sent {signal_name(agent.signal)} to the torchrun agent")
-    if agent.status in ("error", "unforkable"):
-        return Ending("failed", f"torchrun could not start ranks: {agent.error}")
-    first = first_failure(agent)
-    if first is None:
-        return Ending("failed", f"the torchrun agent exited with code {exit_code}; see logs/launcher.log")
-    how = f"was killed by {first.signal}" if first.signal else f"exited with code {first.exit_code}"
-    return Ending("failed", f"rank {first.rank} {how}", rank=first.rank)
+        why = f"the torchrun agent {ended_how(exit_code)} and {unreadable}; see logs/launcher.log"
+    elif agent.status == "signalled" and agent.signal is not None:
+        why, first = f"another process sent {signal_name(agent.signal)} to the torchrun agent", None
+    elif agent.status in ("error", "unforkable"):
+        why, first = f"torchrun could not start ranks: {agent.error}", None
+    elif first is None:
+        why = f"the torchrun agent exited with code {exit_code}; see logs/launcher.log"
+    else:
+        how = f"was killed by {first.signal}" if first.signal else f"exited with code {first.exit_code}"
+        why = f"rank {first.rank} {how}"
+    return LaunchOutcome(status="failed", reason=why, rank=first.rank if first else None)
 
 
 def first_failure(agent: AgentRecord) -> RankExit | None:

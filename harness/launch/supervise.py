@@ -4,14 +4,14 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from harness.errors import BadRequestError
 from harness.launch.crew import Crew, Interruption, interruption
-from harness.launch.heartbeats import UNENDED, Ending, Heartbeats, Progress, port_was_taken, verdict
+from harness.launch.heartbeats import UNENDED, Heartbeats, Progress, port_was_taken, verdict
 from harness.launch.plan import LaunchPlan, free_port
 from harness.launch.processes import adopt_orphans
 from harness.launch.warm import WarmParents, start_agent, start_process, started_afresh
@@ -25,22 +25,13 @@ from harness.records.strict_json import read_document
 GRACE_S = 10.0
 
 
-@dataclass
-class Peers:
-    """The other nodes of ``plan``, which share its run folder; none where there is one node."""
-
-    plan: LaunchPlan
-    grace_s: float = GRACE_S
-    _fallen: dict[int, float] = field(default_factory=dict)
-
-    def reason_to_stop(self, now: float | None = None) -> str:
-        """Say that a node has been gone for longer than the grace; else empty. ``now``: monotonic seconds."""
-        now, meet = time.monotonic() if now is None else now, self.plan.rendezvous
-        for node in set(range(meet.nnodes)) - {meet.node_rank}:
-            outcome = ended_badly(self.plan.outcome_file(node))
-            if outcome is not None and now - self._fallen.setdefault(node, now) >= self.grace_s:
-                return f"node {node} ended {self.grace_s:g} s earlier: {outcome.reason or outcome.status}"
-        return ""
+def lost_peer(plan: LaunchPlan, fallen: dict[int, float], now: float, grace_s: float = GRACE_S) -> str:
+    """Say that another node has been gone for longer than the grace; else empty. ``fallen``: since when, by node."""
+    for node in set(range(plan.rendezvous.nnodes)) - {plan.rendezvous.node_rank}:
+        outcome = ended_badly(plan.outcome_file(node))
+        if outcome is not None and now - fallen.setdefault(node, now) >= grace_s:
+            return f"node {node} ended {grace_s:g} s earlier: {outcome.reason or outcome.status}"
+    return ""
 
 
 def ended_badly(path: Path) -> LaunchOutcome | None:
@@ -165,7 +156,7 @@ def _once(
     crew, heartbeats = Crew(launched), Heartbeats(plan.run_dir, plan.ranks, plan.num_steps, time.monotonic())
     try:
         stop = _follow(plan, crew, heartbeats, on_progress, caught)
-        if stop is not None and (stop.status in ("hang", "timeout") or stop.note):
+        if stop is not None and (stop.status in ("hang", "timeout") or stop.notes):
             crew.show_stacks()
         if stop is not None:
             crew.terminate(caught)
@@ -173,7 +164,7 @@ def _once(
         crew.kill()
     disk.require_kept(*_folders(plan))
     outcome = _outcome(plan, crew, stop, time.monotonic() - began, caught)
-    notes += (stop.note,) if stop and stop.note else ()
+    notes += stop.notes if stop else ()
     if paused_s := heartbeats.excluded_s:
         notes += (
             f"mbr-perf itself did not run for {paused_s:.1f} s; this time does not count as silence of the ranks",
@@ -183,10 +174,10 @@ def _once(
 
 def _follow(
     plan: LaunchPlan, crew: Crew, heartbeats: Heartbeats, on_progress: OnProgress, caught: Interruption
-) -> Ending | None:
+) -> LaunchOutcome | None:
     """Follow the agent until it ends by itself (None), or until there is a reason to stop it."""
     looked = now = heartbeats.began
-    peers = Peers(plan)
+    gone = dict[int, float]()
     while crew.agent.poll() is None:
         before, now = now, time.monotonic()
         if now - before > SUSPENDED_S:  # a suspended job or container: its ranks were stopped as well
@@ -196,11 +187,11 @@ def _follow(
         if now - looked > LOOK_EVERY_S:
             crew.keep_looking()
             looked = now
-            fallen = peers.reason_to_stop(now)
+            fallen = lost_peer(plan, gone, now)
             if not fallen and not all(folder.is_dir() for folder in _folders(plan)):
                 fallen = "a folder of the run was deleted"
             if fallen:
-                return Ending("failed", fallen)
+                return LaunchOutcome(status="failed", reason=fallen)
         stop = _reason_to_stop(plan, heartbeats, now, caught)
         if stop is not None:
             return stop
@@ -210,26 +201,30 @@ def _follow(
     return None
 
 
-def _interrupted(caught: Interruption) -> Ending | None:
+def _interrupted(caught: Interruption) -> LaunchOutcome | None:
     if caught.signal is None:
         return None
-    return Ending("interrupted", f"interrupted by {caught.signal.name}", signal=int(caught.signal))
+    why = f"interrupted by {caught.signal.name}"
+    return LaunchOutcome(status="interrupted", reason=why, signal=int(caught.signal))
 
 
-def _reason_to_stop(plan: LaunchPlan, heartbeats: Heartbeats, now: float, caught: Interruption) -> Ending | None:
+def _reason_to_stop(plan: LaunchPlan, heartbeats: Heartbeats, now: float, caught: Interruption) -> LaunchOutcome | None:
     if interrupted := _interrupted(caught):
         return interrupted
     elapsed = now - heartbeats.began
     stop = heartbeats.silence(now, plan.settings.hang_timeout_s)
     if plan.settings.timeout_s is not None and elapsed > plan.settings.timeout_s:
-        stop = Ending("timeout", f"not finished after {elapsed:.0f} s (limit {plan.settings.timeout_s:g} s)")
+        why = f"not finished after {elapsed:.0f} s (limit {plan.settings.timeout_s:g} s)"
+        stop = LaunchOutcome(status="timeout", reason=why)
     if stop is None or heartbeats.progress().phase != "finish":
         return stop
     records = (plan.run_dir / "ranks" / f"rank_{rank:03d}.json" for rank in plan.ranks)
-    return UNENDED if all(path.is_file() for path in records) else stop
+    return LaunchOutcome(status="ok", notes=(UNENDED,)) if all(path.is_file() for path in records) else stop
 
 
-def _outcome(plan: LaunchPlan, crew: Crew, stop: Ending | None, seconds: float, caught: Interruption) -> LaunchOutcome:
+def _outcome(
+    plan: LaunchPlan, crew: Crew, stop: LaunchOutcome | None, seconds: float, caught: Interruption
+) -> LaunchOutcome:
     agent, unreadable = None, "left no record"
     if plan.agent_file.is_file():
         try:
@@ -242,17 +237,8 @@ def _outcome(plan: LaunchPlan, crew: Crew, stop: Ending | None, seconds: float, 
     if stop is None:
         stop = verdict(agent, exit_code, unreadable)
     full = stop.status != "ok" and any(disk.free_bytes(folder) < disk.FULL_BYTES for folder in _folders(plan))
-    return LaunchOutcome(
-        status=stop.status,
-        exit_code=exit_code,
-        agent=agent,
-        seconds=round(seconds, 3),
-        signal=stop.signal,
-        rank=stop.rank,
-        reason=f"disk full; {stop.reason}" if full else stop.reason or None,
-        disk_full=full,
-        num_killed=crew.num_killed,
-    )
+    how = {"exit_code": exit_code, "agent": agent, "seconds": round(seconds, 3), "num_killed": crew.num_killed}
+    return stop.model_copy(update=how | ({"disk_full": True, "reason": f"disk full; {stop.reason}"} if full else {}))
 
 
 def _write_outcome(plan: LaunchPlan, outcome: LaunchOutcome) -> LaunchOutcome:

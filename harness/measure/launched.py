@@ -53,20 +53,6 @@ Amending = Callable[[RunRecord], RunRecord]
 
 
 @dataclass(frozen=True)
-class Launch:
-    """A run to launch. ``run_dir`` exists and holds no run; ``run_id`` goes into the record.
-
-    ``command``: the user's command, if it differs from that of this process.
-    """
-
-    understood: Understood
-    run_dir: Path
-    run_id: str
-    nodes: Nodes
-    command: tuple[str, ...] | None = None
-
-
-@dataclass(frozen=True)
 class Ran:
     """One launch: its committed record, its folder, and the signal that interrupted it."""
 
@@ -76,18 +62,21 @@ class Ran:
 
 
 def launched(
-    launch: Launch,
+    understood: Understood,
+    run_id: str,
     *,
     progress: Following,
     prediction: Foretelling,
+    command: tuple[str, ...] | None = None,
     parents: WarmParents | None = None,
     amended: Amending = lambda record: record,
 ) -> Ran:
     """Launch once and, on the first node, commit the record. The ranks' files stay on disk however the launch ends.
 
+    The run's folder exists and holds no run. ``command``: the user's, if it differs from that of this process.
     ``amended`` completes the record before it is committed. RunFailedError as in :func:`disk_faults_reported`.
     """
-    began_s, run_dir, nodes, understood = time.monotonic(), launch.run_dir, launch.nodes, launch.understood
+    began_s, run_dir, nodes = time.monotonic(), understood.launch.run_dir, understood.launch.nodes
     number = f"_node_{nodes.node_rank:03d}" if nodes.node_rank else ""  # nodes share the folder
     with disk_faults_reported(run_dir):
         write_atomically(run_dir / "spec.json", understood.spec)
@@ -101,7 +90,11 @@ def launched(
                 outcome = execute(understood.plan, on_progress=on_progress, parents=parents)
             kept = predicted(outcome.signal)
         late = wait_for_other_nodes(run_dir, nodes) if nodes.node_rank == 0 else ()
-        record = amended(_with_restart(run_dir, _record(launch, began_s, outcome, late, kept)))
+        record = _record(understood, run_id, began_s, outcome, late, kept)
+        if command is not None:
+            origin = record.provenance.model_copy(update={"command": command})
+            record = record.model_copy(update={"provenance": origin})
+        record = amended(_with_restart(run_dir, record))
         if nodes.node_rank == 0:
             write_record(run_dir, record)
     return Ran(record, run_dir, outcome.signal)
@@ -117,19 +110,23 @@ def _with_restart(run_dir: Path, record: RunRecord) -> RunRecord:
 
 
 def _record(
-    launch: Launch, began_s: float, outcome: LaunchOutcome, late_nodes: tuple[str, ...], kept: KeptPrediction
+    understood: Understood,
+    run_id: str,
+    began_s: float,
+    outcome: LaunchOutcome,
+    late_nodes: tuple[str, ...],
+    kept: KeptPrediction,
 ) -> RunRecord:
-    understood, plan, spec = launch.understood, launch.understood.plan, launch.understood.spec
-    collected = collect(launch.run_dir, spec.num_gpus)
+    plan, spec = understood.plan, understood.spec
+    collected = collect(understood.launch.run_dir, spec.num_gpus)
     ranks = with_clocks(placed(collected.ranks, spec), collected.nodes, spec.measure.window)
     status, failure = status_of(outcome, ranks)
-    origin = provenance(began_s, plan, ranks, collected.nodes, understood.host)
     unmeasured = no_time(ranks)
     if isinstance(plan, ReplayPlan):
         unmeasured = redact(f"{REPLAYED}{plan.source}: nothing was measured")
     notes = (*understood.notes, *([unmeasured] if unmeasured else []), *outcome.notes, *late_nodes, *collected.notes)
     return RunRecord(
-        run_id=launch.run_id,
+        run_id=run_id,
         status=status,
         spec=spec,
         sources=understood.sources,
@@ -143,5 +140,5 @@ def _record(
         notes=notes,
         prediction=kept.prediction,
         no_prediction=kept.reason,
-        provenance=origin if launch.command is None else origin.model_copy(update={"command": launch.command}),
+        provenance=provenance(began_s, plan, ranks, collected.nodes, understood.host),
     )

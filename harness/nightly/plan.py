@@ -238,7 +238,7 @@ def unable(plan: NightPlan, case: PlannedCase, host: Host) -> BadRequestError | 
     launch = plan.launch
     if nnodes > 1 and plan.cluster is not None:  # only the job knows its first node
         launch = launch.model_copy(update={"nnodes": nnodes, "master_addr": "HEAD"})
-    problems.tried(lambda: unstarted_night(plan, host, launch).launch_of(DueRun(case, 0), Path("RUN")))
+    problems.tried(lambda: unstarted_night(plan, host, launch).understood(DueRun(case, 0), Path("RUN")))
     if plan.launch.launcher == "torchrun" and plan.cluster is None:
         with problems.collecting():
             require_machine(case.spec, host, case.spec.ranks_per_node(1), plan.software.get(case.spec.gpu))

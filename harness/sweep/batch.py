@@ -113,7 +113,7 @@ class SweepBatch(Batch[PlannedCell]):
         problems, golden = Problems(), self.plan.gate.golden_values_path
         for cell in self.plan.planned:
             with problems.collecting():
-                self.launch_of(DueRun(cell, 0), Path("RUN"), node_rank)
+                self.understood(DueRun(cell, 0), Path("RUN"), node_rank)
             if self.plan.launch.launcher != "replay":
                 with problems.collecting():
                     require_machine(

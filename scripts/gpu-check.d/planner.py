@@ -15,9 +15,9 @@ from shapes import FIRST, Shape
 from harness.errors import BadRequestError, HarnessError
 from harness.experiment.effective import settled_implementation
 from harness.experiment.recompute import FullRecompute, SelectiveRecompute
-from harness.launch.plan import LaunchPlan, Nodes
+from harness.launch.plan import LaunchPlan
 from harness.launch.warm import WarmParents
-from harness.measure.launched import Launch, launched
+from harness.measure.launched import launched
 from harness.measure.prediction import KeptPrediction
 from harness.measure.understanding import RunRequest, Settled, understand
 from harness.predict.search import Candidate, Traces, candidates, required_cases
@@ -159,8 +159,8 @@ def _measured(runs: Runs, group: Group, row: Row, parents: WarmParents) -> Row:
     run_dir.mkdir(parents=True)
     worker = (str(runs.programs / WORKER), str(run_dir))
     understood = replace(understood, plan=replace(understood.plan, worker=worker))
-    launch = Launch(understood, run_dir, run_dir.name, Nodes())
-    ran = launched(launch, progress=lambda _: nullcontext(lambda _: None), prediction=_no_prediction, parents=parents)
+    shown = nullcontext(lambda _: None)
+    ran = launched(understood, run_dir.name, progress=lambda _: shown, prediction=_no_prediction, parents=parents)
     seconds = time.monotonic() - began
     runs.took("phases", seconds)
     if ran.signal is not None:

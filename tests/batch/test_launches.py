@@ -46,11 +46,11 @@ def test_other_software_than_at_the_start_is_refused_by_name():
 def test_a_prediction_is_made_only_by_a_batch_that_predicts_and_where_none_is_planned(batch):
     recorded = batch("ok")
     (run, _) = recorded.due()
-    launch = recorded.launch_of(run, recorded.planned(run).run_dir)
+    understood = recorded.understood(run, recorded.planned(run).run_dir)
     planned = PredictionRecord(peak_bytes=1, range_bytes=(1, 1), stages=(), model_flops=1, recompute_flops=0)
 
     def predicted():
-        with recorded.prediction(run, launch) as answer:
+        with recorded.prediction(run, understood) as answer:
             return answer(None)
 
     assert predicted() == KeptPrediction(None, "")
@@ -69,10 +69,10 @@ def test_a_run_is_judged_again_only_where_its_entry_was_not_judged_for_known_sof
     kept = (Finding(id="X", severity="warning", message="kept", fix=""),)
     run.entry.__dict__["findings"] = kept
     planned = recorded.planned(run)
-    launch = recorded.launch_of(run, planned.run_dir)
-    assert (launch.understood.findings, launch.nodes.node_rank) == (kept, 0)
+    understood = recorded.understood(run, planned.run_dir)
+    assert (understood.findings, understood.launch.nodes.node_rank) == (kept, 0)
     recorded.planned = lambda _: replace(planned, software=None)
-    again = recorded.launch_of(run, planned.run_dir).understood
+    again = recorded.understood(run, planned.run_dir)
     assert "X" not in {finding.id for finding in again.findings}
     assert again.software == Software()
 
@@ -80,9 +80,8 @@ def test_a_run_is_judged_again_only_where_its_entry_was_not_judged_for_known_sof
 def test_a_run_shows_its_phase_and_step_under_its_title(batch):
     recorded, shown = batch("ok"), []
     (run, _) = recorded.due()
-    launch = recorded.launch_of(run, recorded.planned(run).run_dir)
     progress = SimpleNamespace(start=lambda *begun: shown.append(begun) or (lambda *now: shown.append(now)))
-    with recorded.following(run, launch, progress)(None) as show:
+    with recorded.following(run, progress)(None) as show:
         for phase in (None, "step"):
             show(SimpleNamespace(phase=phase, step=3, last_step_s=0.5, eta_s=1.0))
     assert shown == [("ok", 8), ("start", 3, 0.5, 1.0), ("step", 3, 0.5, 1.0)]

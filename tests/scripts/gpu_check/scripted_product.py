@@ -71,7 +71,7 @@ def record_of(options):
     suspect = ("GPU 0 of here was throttled: sw_thermal_slowdown",) if FAULT == "throttled" else ()
     return RunRecord(
         run_id=options.run_dir.name, status="ok" if ok else "failed" if FAULT == "timed_out" else "oom", spec=spec, fingerprint=spec.fingerprint,
-        effective=effective, ranks=tuple(ranks), suspect=suspect, notes=(UNENDED.note,) if FAULT == "no_end" and overlaps else (), failure=None if ok else "rank 0 ran out of memory", nodes=(node,),
+        effective=effective, ranks=tuple(ranks), suspect=suspect, notes=(UNENDED,) if FAULT == "no_end" and overlaps else (), failure=None if ok else "rank 0 ran out of memory", nodes=(node,),
         provenance=Provenance(
             started_at="2026-01-02T03:04:05+00:00", finished_at="2026-01-02T03:04:06+00:00", duration_s=1.0,
             command=(), mbr_perf="0.1.0", hostname="here", platform="Linux", processor="A Processor",
