@@ -18,13 +18,15 @@ from harness.cluster.submission import JobRequest, controller_of, found_again, p
 from harness.errors import BadRequestError, HarnessError, RunFailedError
 from harness.launch.environment import Host
 from harness.launch.jobs import cluster_job
+from harness.records.folders import new_folder
 from harness.records.job import (
     ATTEMPTS,
+    JOBS,
+    LOGS,
     JobAttempt,
     JobOptions,
     JobRecord,
     job_dirs,
-    new_job_dir,
     read_job,
     read_submitted,
 )
@@ -93,7 +95,7 @@ class JobPerEntry(Generic[Entry]):
         asked = entry_job(self.batch, due, self.options, self.results)
         if due[0].purpose == "confirm" and (nodes := self._nodes_of(self._folder(due[0]))):
             asked = elsewhere(asked, nodes, controller, self.batch.host)
-        record = asked.record(new_job_dir(self.results, asked.label))
+        record = asked.record(new_folder(self.results / JOBS, asked.label, (LOGS,)))
         self.batch.starts(due[0])
         try:
             submitted = submit(prepare(record, self.batch.host), controller)

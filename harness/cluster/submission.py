@@ -18,10 +18,12 @@ from harness.launch.cluster_job import ClusterJob
 from harness.launch.environment import Host
 from harness.launch.jobs import cluster_job
 from harness.records.batches import BatchLaunch
+from harness.records.folders import new_folder
 from harness.records.gating import GateOptions
 from harness.records.job import (
     JOB,
     JOBS,
+    LOGS,
     SUBMITTED,
     ClusterRequest,
     JobOptions,
@@ -29,7 +31,6 @@ from harness.records.job import (
     JobRun,
     SubmittedRecord,
     job_text,
-    new_job_dir,
     read_job,
 )
 from harness.records.redact import own_command
@@ -99,7 +100,7 @@ def hand_over(
     if controller.ignored:
         names = ", ".join(controller.ignored)
         narrate(f"Note: mbr-perf ignores {names} of your shell; use options of mbr-perf")
-    job = prepare(asked.record(new_job_dir(asked.results, asked.label)), host)
+    job = prepare(asked.record(new_folder(asked.results / JOBS, asked.label, (LOGS,))), host)
     if not cluster.submit:
         display.prepared(job)
         return ExitCode.OK

@@ -21,7 +21,7 @@ _ADDRESS = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9.:\[\]_-]*")
 
 @dataclass(frozen=True)
 class Nodes:
-    """``--nnodes --node_rank --master_addr --master_port``. Address and port None: chosen by :func:`settle`."""
+    """``--nnodes --node_rank --master_addr --master_port``. Address and port None: chosen by :func:`build_plan`."""
 
     nnodes: int = 1
     node_rank: int = 0
@@ -53,16 +53,6 @@ def without_asking(spec: ExperimentSpec, nodes: Nodes) -> Nodes:
     if nodes.nnodes == 1:
         nodes = replace(nodes, nnodes=spec.num_nodes)
     return replace(nodes, master_addr=nodes.master_addr or ANY_HOST) if nodes.nnodes > 1 else nodes
-
-
-def settle(spec: ExperimentSpec, nodes: Nodes) -> Rendezvous:
-    """Fill in address and port; BadRequestError with all of :func:`node_problems`."""
-    raise_all(node_problems(spec, nodes))
-    if nodes.nnodes > 1:
-        port = DEFAULT_PORT if nodes.master_port is None else nodes.master_port
-        return Rendezvous(nodes.nnodes, nodes.node_rank, str(nodes.master_addr), port, chosen_port=False)
-    port = free_port() if nodes.master_port is None else nodes.master_port
-    return Rendezvous(1, 0, nodes.master_addr or LOOPBACK, port, chosen_port=nodes.master_port is None)
 
 
 def node_problems(spec: ExperimentSpec, nodes: Nodes) -> list[BadRequestError]:
@@ -230,24 +220,26 @@ def _origin(variable: EnvVar) -> str:
 
 def build_plan(request: LaunchRequest) -> LaunchPlan:
     """Build the torchrun plan of this node. BadRequestError lists all problems of nodes, limits and variables."""
-    spec, host, run_dir = request.spec, request.host, request.run_dir.absolute()
-    settings, problems = request.settings, [*request.settings.problems, *node_problems(spec, request.nodes)]
+    spec, host, run_dir, nodes = request.spec, request.host, request.run_dir.absolute(), request.nodes
+    settings, problems = request.settings, [*request.settings.problems, *node_problems(spec, nodes)]
     env: tuple[EnvVar, ...] = ()
-    num_local_ranks = spec.ranks_per_node(request.nodes.nnodes)
+    num_local_ranks = spec.ranks_per_node(nodes.nnodes)
     try:
         env = child_environment(
-            spec, host.shell, settings.pass_env, num_local_ranks, num_cores=host.num_cores, nnodes=request.nodes.nnodes
+            spec, host.shell, settings.pass_env, num_local_ranks, num_cores=host.num_cores, nnodes=nodes.nnodes
         )
     except BadRequestError as error:
         problems.append(error)
     raise_all(problems)
     out = run_dir / "ranks" / f"nvml_{re.sub(r'[^A-Za-z0-9._-]', '_', host.hostname)}.json"
+    address, is_free = nodes.master_addr or LOOPBACK, nodes.nnodes == 1 and nodes.master_port is None
+    port = free_port() if is_free else nodes.master_port or DEFAULT_PORT
     interval = ("--interval_ms", str(settings.sample_interval_ms))
     sampler = (host.python, "-m", "harness.engine.nvml", "sample", "--out", str(out), *interval)
     return LaunchPlan(
         run_dir=run_dir,
         python=host.python,
-        rendezvous=settle(spec, request.nodes),
+        rendezvous=Rendezvous(nodes.nnodes, nodes.node_rank, address, port, chosen_port=is_free),
         num_local_ranks=num_local_ranks,
         worker=("-m", "harness.engine.worker", "--run_dir", str(run_dir)),
         sampler=None if spec.gpu_type.is_cpu or not settings.sample_interval_ms else sampler,

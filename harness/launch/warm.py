@@ -148,12 +148,11 @@ class WarmParents:
     """Starts agents from parents that are kept over several launches; leaving the block ends the parents.
 
     Libraries read variables while they load (glibc, OpenMP, torch's allocator, transformer-engine), so every distinct
-    environment has a parent of its own; of those the ``keep`` last used stay. To be used from one thread that outlives
-    all launches: the kernel ends a process with the thread that started it.
+    environment has a parent of its own; of those the :data:`KEEP` last used stay. To be used from one thread that
+    outlives all launches: the kernel ends a process with the thread that started it.
     """
 
-    def __init__(self, keep: int = KEEP) -> None:
-        self._keep = keep
+    def __init__(self) -> None:
         self._parents: OrderedDict[Key, WarmProcess] = OrderedDict()
         self._unfit: dict[Key, Refused] = {}
 
@@ -184,7 +183,7 @@ class WarmParents:
         if key in self._parents and not self._parents[key].is_alive:
             self._parents.pop(key).close()
         if key not in self._parents:
-            while len(self._parents) >= self._keep:
+            while len(self._parents) >= KEEP:
                 self._parents.popitem(last=False)[1].close()
             self._parents[key] = WarmProcess(plan)
         self._parents.move_to_end(key)

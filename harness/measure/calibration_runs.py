@@ -1,7 +1,6 @@
 """Calibrations: made from recorded runs, kept by GPU type, used by predictions."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 
@@ -34,34 +33,25 @@ from harness.records.trace import TraceCase
 from harness.units import grouped, utc_now
 
 
-@dataclass(frozen=True)
-class CalibrationRequest:
-    """The request of `plan --calibrate`.
-
-    ``given``: run folders, ids, folders of runs such as sweeps, and at most one file of `mbr-perf probe`.
-    """
-
-    given: tuple[str, ...]
-    out: Path | None = None
-    use_cache: bool = True
-
-
-def calibrate(request: CalibrationRequest, host: Host) -> tuple[Calibration, Path]:
+def calibrate(
+    given: Sequence[str], host: Host, out: Path | None = None, *, use_cache: bool = True
+) -> tuple[Calibration, Path]:
     """Fit the constants and write the calibration.
 
+    ``given``: run folders, ids, folders of runs such as sweeps, and at most one file of `mbr-perf probe`.
     BadRequestError, before anything is written, for runs that cannot be read, for several GPU types, and if the runs
     determine no constant.
     """
-    named = [(given, Path(given)) for given in request.given]
-    paths = [given for given, path in named if path.exists() and not path.is_dir() and path.name != RECORD]
-    records = _records([given for given in request.given if given not in paths])
+    named = [(each, Path(each)) for each in given]
+    paths = [each for each, path in named if path.exists() and not path.is_dir() and path.name != RECORD]
+    records = _records([each for each in given if each not in paths])
     if len(paths) > 1:
         names = ", ".join(paths)
         raise BadRequestError(f"--calibrate: several files ({names})", remedy="name one file of mbr-perf probe")
     probe = _read_probe(paths[0]) if paths else None
     gpu = _one_gpu(records, probe)
     probed = _probed(paths[0], probe) if probe else {}
-    traces = Tracing(host, trace_cache(host.shell) if request.use_cache else None).by_kind(_needed(records))
+    traces = Tracing(host, trace_cache(host.shell) if use_cache else None).by_kind(_needed(records))
     observed = [(record, _observation(record, traces)) for record in records]
     refused = {record.run_id: why for record, why in observed if isinstance(why, str)}
     taken = [(record, run) for record, run in observed if isinstance(run, Observation)]
@@ -70,7 +60,7 @@ def calibrate(request: CalibrationRequest, host: Host) -> tuple[Calibration, Pat
         reasons = {**calibration.refused, **{constant.name: constant.reason for constant in calibration.constants}}
         lines = [f"{name}: {why}" for name, why in reasons.items()]
         raise BadRequestError("\n  ".join(["these runs determine no constant", *lines]))
-    path = request.out or calibration_path(gpu)
+    path = out or calibration_path(gpu)
     with os_errors_reported(f"{path}: cannot write the calibration", "name a writable file with --out"):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, calibration)

@@ -246,7 +246,7 @@ def _files(how: PlanOptions) -> list[Path]:
 def _calibrate(asked: ExperimentOptions, how: PlanOptions) -> None:
     from harness.errors import BadRequestError
     from harness.launch.environment import this_host
-    from harness.measure.calibration_runs import CalibrationRequest, calibrate
+    from harness.measure.calibration_runs import calibrate
     from harness.plan.show_calibration import CalibrationDocument, calibration_page
     from harness.show.answer import answer
 
@@ -256,8 +256,7 @@ def _calibrate(asked: ExperimentOptions, how: PlanOptions) -> None:
         raise BadRequestError(
             "--calibrate plans nothing: it reads the settings from the runs", remedy="omit the recipe and its options"
         )
-    request = CalibrationRequest(tuple(how.calibrate or ()), how.out, use_cache=not how.no_cache)
-    calibration, path = calibrate(request, this_host())
+    calibration, path = calibrate(how.calibrate or (), this_host(), how.out, use_cache=not how.no_cache)
     document = CalibrationDocument(path=path, calibration=calibration)
     answer(lambda: document, lambda: calibration_page(calibration, path), as_json=how.as_json)
 

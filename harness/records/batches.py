@@ -1,7 +1,6 @@
 """The folder of a sweep or a night: its plan, its events and its entries."""
 
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
@@ -38,12 +37,9 @@ class BatchFolders:
     def mark(self) -> str:
         return MARKS[self.what]
 
-    def new_dir(self, results: Path, label: str, *, now: datetime | None = None) -> Path:
-        """Make ``<parent>/<UTC time>-<label>-<8 hex>`` with the folder of its runs; the name is the batch's id.
-
-        Two batches with the same label and second get two folders. BadRequestError if the folder cannot be made.
-        """
-        return new_folder(results / self.parent, label, (self.entries,), now=now)
+    def new_dir(self, results: Path, label: str) -> Path:
+        """Make the folder of a batch, with the folder of its runs, as :func:`new_folder`."""
+        return new_folder(results / self.parent, label, (self.entries,))
 
     def write_plan(self, folder: Path, plan: Frozen) -> Path:
         """Write the plan atomically. FileExistsError if the folder already has a plan."""

@@ -12,7 +12,7 @@ from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.frozen import Frozen
 from harness.records.batches import BatchLaunch, Build
-from harness.records.folders import new_folder, results_dir
+from harness.records.folders import results_dir
 from harness.records.gating import GateOptions
 from harness.records.prediction import PredictionRecord
 from harness.records.rank import SCHEMA_VERSION, SchemaVersion
@@ -204,11 +204,6 @@ class Meeting(Frozen):
 def attempt_path(job_dir: Path, job_id: str, restart_count: int) -> Path:
     """Number attempts by Slurm's restarts, so that a requeued job overwrites none."""
     return job_dir / ATTEMPTS / f"{job_id}.{restart_count}.json"
-
-
-def new_job_dir(results: Path, name: str) -> Path:
-    """Make ``jobs/<UTC time>-<name>-<8 hex>`` with its ``logs``. BadRequestError where it cannot be made."""
-    return new_folder(results / JOBS, name, (LOGS,))
 
 
 def job_text(record: JobRecord) -> str:

@@ -5,7 +5,6 @@ import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
 from pathlib import Path
 
 from harness.errors import BadRequestError, RunFailedError
@@ -84,12 +83,9 @@ RECORD = MARKS["run"]
 MEND_RECORD = "read it with the mbr-perf that wrote it, or delete its folder; the ranks folder has the measurements"
 
 
-def new_run_dir(results: Path, recipe: str, *, now: datetime | None = None) -> Path:
-    """Make ``runs/<UTC time>-<recipe>-<8 hex>`` with its ``ranks`` and ``logs``; the name is the run's id.
-
-    Two runs with the same recipe and second get two folders. BadRequestError if the folder cannot be made.
-    """
-    return new_folder(results / "runs", recipe, ("ranks", "logs"), now=now)
+def new_run_dir(results: Path, recipe: str) -> Path:
+    """Make the folder of a run, with its ``ranks`` and ``logs``, as :func:`new_folder`."""
+    return new_folder(results / "runs", recipe, ("ranks", "logs"))
 
 
 def write_record(run_dir: Path, record: RunRecord) -> Path:

@@ -8,7 +8,7 @@ import pytest
 from harness.errors import BadRequestError
 from harness.launch.environment import this_host
 from harness.launch.machine import installed_software
-from harness.measure.calibration_runs import CalibrationRequest, calibrate
+from harness.measure.calibration_runs import calibrate
 from harness.measure.prediction import constants_for, predict_with, tracing
 from harness.predict.exact import planner_fingerprint, traced_with
 from harness.predict.prediction import BUILT_IN
@@ -58,7 +58,7 @@ def recorded(host, tmp_path, make_record):
 def test_cpu_runs_determine_only_what_the_allocator_holds(recorded, host, tmp_path):
     for recompute, more in (("none", 1000), ("mlp", 2000), ("full:uniform:1", 4000)):
         recorded(recompute, more)
-    made, path = calibrate(CalibrationRequest((str(tmp_path),), out=tmp_path / "cpu.json"), host)
+    made, path = calibrate((str(tmp_path),), host, tmp_path / "cpu.json")
     assert [(c.name, c.value) for c in made.constants if c.value is not None] == [("allocator_bytes", 2000)]
     errors = {run.recompute: run for run in made.runs}
     assert errors["mlp"].peak_after == 0
@@ -69,7 +69,7 @@ def test_cpu_runs_determine_only_what_the_allocator_holds(recorded, host, tmp_pa
 
 def test_a_kept_calibration_is_used_and_named(recorded, host, tmp_path):
     run = recorded("none", 5000)
-    calibrate(CalibrationRequest((str(run),), out=calibration_path("cpu", tmp_path / "results")), host)
+    calibrate((str(run),), host, calibration_path("cpu", tmp_path / "results"))
     constants = constants_for("cpu", tmp_path / "results")
     assert constants.allocator_bytes == 5000
     assert constants.origin.startswith("calibrated on 1 run of cpu: ")
@@ -115,8 +115,8 @@ def test_a_calibration_of_another_planner_is_not_used_and_the_reason_is_shown(ke
 
 def test_a_file_that_cannot_be_written_is_a_wrong_request(recorded, host, tmp_path):
     (tmp_path / "file").touch()
-    asked = CalibrationRequest((str(recorded("none", 5000)),), out=tmp_path / "file" / "x.json")
-    refused(lambda: calibrate(asked, host), str(asked.out))
+    out = tmp_path / "file" / "x.json"
+    refused(lambda: calibrate((str(recorded("none", 5000)),), host, out), str(out))
 
 
 def test_runs_of_several_gpus_are_refused(make_record, make_spec, host, tmp_path):
@@ -124,7 +124,7 @@ def test_runs_of_several_gpus_are_refused(make_record, make_spec, host, tmp_path
         (tmp_path / record.run_id).mkdir()
         write_record(tmp_path / record.run_id, record)
     with pytest.raises(BadRequestError, match="several GPU types: h100: one; cpu: two"):
-        calibrate(CalibrationRequest((str(tmp_path),), out=tmp_path / "out.json"), host)
+        calibrate((str(tmp_path),), host, tmp_path / "out.json")
     assert not (tmp_path / "out.json").exists()
 
 
@@ -145,7 +145,7 @@ def test_a_probe_with_impossible_values_is_refused(make_record, host, tmp_path, 
     document = {"gpu": gpu.replace("scripted", "h100"), "constants": constants, "device": device}
     probe.write_text(json.dumps(document))
     with pytest.raises(BadRequestError, match=problem):
-        calibrate(CalibrationRequest((str(tmp_path), str(probe)), out=tmp_path / "out.json"), host)
+        calibrate((str(tmp_path), str(probe)), host, tmp_path / "out.json")
     assert not (tmp_path / "out.json").exists()
 
 
@@ -156,7 +156,7 @@ def test_a_probe_with_impossible_values_is_refused(make_record, host, tmp_path, 
 def test_a_file_that_is_no_probe_is_named_for_what_it_is_in_one_message(host, tmp_path, content, what):
     path = tmp_path / "file"
     path.write_text(content)
-    refused(lambda: calibrate(CalibrationRequest((str(path),), out=tmp_path / "out.json"), host), what, str(path))
+    refused(lambda: calibrate((str(path),), host, tmp_path / "out.json"), what, str(path))
     assert not (tmp_path / "out.json").exists()
 
 
@@ -170,18 +170,17 @@ def test_runs_without_use_for_the_fit_are_refused_with_their_reasons(make_record
     for name, changes in unfit.items():
         (tmp_path / name).mkdir()
         write_record(tmp_path / name, make_record(spec, run_id=name, **changes))
-    asked = CalibrationRequest((str(tmp_path),), out=tmp_path / "out.json")
-    refused(lambda: calibrate(asked, host), "died: ", " failed", "odd: GPU 1 was throttled", "old: replayed from x",
+    refused(lambda: calibrate((str(tmp_path),), host, tmp_path / "out.json"), "died: ", " failed", "odd: GPU 1 was throttled", "old: replayed from x",
             "allocator_bytes: ")  # fmt: skip
     assert not (tmp_path / "out.json").exists()
 
 
 def test_all_references_that_name_no_run_are_reported_at_once(host, tmp_path):
     (tmp_path / "empty").mkdir()
-    asked = CalibrationRequest((str(tmp_path / "empty"), str(tmp_path / "nowhere")))
-    refused(lambda: calibrate(asked, host), "empty: no record.json", "nowhere", num=None)
+    given = (str(tmp_path / "empty"), str(tmp_path / "nowhere"))
+    refused(lambda: calibrate(given, host), "empty: no record.json", "nowhere", num=None)
 
 
 def test_a_probe_of_an_unknown_gpu_type_is_a_wrong_request(host, tmp_path):
     (path := tmp_path / "probe.json").write_text('{"gpu": "h999", "device": "H999", "constants": {"gemm_bf16": 0.8}}')
-    refused(lambda: calibrate(CalibrationRequest((str(path),)), host), f"{path}: gpu 'h999'")
+    refused(lambda: calibrate((str(path),), host), f"{path}: gpu 'h999'")

@@ -1,7 +1,5 @@
 """Sweep folders: made exclusively, read back whatever ended the sweep."""
 
-from datetime import UTC, datetime
-
 import pytest
 
 from harness.records.batches import SWEEP_FOLDERS, append_event
@@ -9,8 +7,6 @@ from harness.records.store import write_record
 from harness.records.strict_json import read_document
 from harness.records.sweep import PlannedCell, RefusedCell, SweepEvent, SweepPlan, num_missing, read_sweep, run_dir_of
 from tests.commands import refused
-
-NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 
 
 @pytest.fixture(name="sweep")
@@ -25,7 +21,7 @@ def _sweep(tmp_path, make_spec):
             ("layernorm", "skipped_inert", "equals none"),
         ))
     )  # fmt: skip
-    folder = SWEEP_FOLDERS.new_dir(tmp_path, "llama3_8b", now=NOW)
+    folder = SWEEP_FOLDERS.new_dir(tmp_path, "llama3_8b")
     plan = SweepPlan(sweep_id=folder.name, title="t", recipe="llama3_8b", gpu="cpu", control="none", axes=(), grid=False,
                      repeats=2, cells=cells, command=("mbr-perf",), started_at="2026-03-04T05:06:07Z", mbr_perf="0.1.0")  # fmt: skip
     SWEEP_FOLDERS.write_plan(folder, plan)

@@ -11,7 +11,7 @@ from harness.history.record import history_record
 from harness.judge.derive import derive
 from harness.judge.promotion import promote
 from harness.launch.environment import this_host
-from harness.measure.calibration_runs import CalibrationRequest, calibrate
+from harness.measure.calibration_runs import calibrate
 from harness.records.metrics import SUMMARY_METRICS
 from harness.records.rank import Device
 from harness.records.store import write_record
@@ -47,7 +47,7 @@ def test_it_becomes_neither_golden_nor_history_nor_calibration(scripted, tmp_pat
     run.mkdir()
     write_record(run, scripted)
     with pytest.raises(BadRequestError, match=DEVICE_NAME):
-        calibrate(CalibrationRequest((str(run),), tmp_path / "constants.json"), this_host())
+        calibrate((str(run),), this_host(), tmp_path / "constants.json")
 
 
 def test_no_golden_or_document_of_this_checkout_has_its_figures():
