@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from shlex import quote
 
-from harness.batch.nodes import Meeting
 from harness.cli.options import EngineOptions, ExperimentOptions, JudgeOptions, LaunchOptions, RunOutput, SweepNodes
 from harness.errors import BadRequestError, ExitCode, Problems
 from harness.launch.environment import Host, this_host
@@ -15,7 +14,7 @@ from harness.sweep.ask import SweepOptions, follower, sweep_request
 from harness.sweep.axes import RECOMPUTE, UNSET, SweptAxis
 from harness.sweep.reports import SweepDisplay
 from harness.sweep.request import SweepRequest, read_axes, split_over
-from harness.sweep.run import Sitting, dry_run_sweep, follow_sweep, start_sweep
+from harness.sweep.run import dry_run_sweep, follow_sweep, start_sweep
 
 # mbr-perf sets it if a request does not, so A lacks it only if the axis says so explicitly.
 _ALLOCATOR = "env.PYTORCH_CUDA_ALLOC_CONF"
@@ -56,7 +55,7 @@ def run_ab(
     if output.dryrun:
         dry_run_sweep(request, display)
         return ExitCode.OK
-    return start_sweep(request, display, Sitting(meeting=Meeting(nodes.master_addr, nodes.master_port)))
+    return start_sweep(request, display, is_warm=True)
 
 
 def ab_request(text: str, sweep: SweepRequest, host: Host) -> SweepRequest:

@@ -84,7 +84,6 @@ def sweep(
     from harness.sweep.reports import SweepDisplay
 
     on_cluster, display = cluster_sweep_request(how, launch, nodes, cluster), SweepDisplay(as_json=how.as_json)
-    sitting = run.Sitting(is_warm=not how.no_warm, meeting=Meeting(nodes.master_addr, nodes.master_port))
     if on_cluster is not None:
         launch = replace(launch, launcher="torchrun")  # of the nodes
     elif nodes.node_rank != 0:
@@ -96,7 +95,8 @@ def sweep(
             raise typer.Exit(int(run.resume_sweep_on_cluster(how.resume, launch.results_dir, on_cluster, display)))
         answer = run.answered_from_jobs(how.resume, launch.results_dir, display)
         if answer is None:
-            answer = run.resume_sweep(how.resume, launch.results_dir, display, sitting)
+            meeting = Meeting(nodes.master_addr, nodes.master_port)
+            answer = run.resume_sweep(how.resume, launch.results_dir, display, meeting, is_warm=not how.no_warm)
         raise typer.Exit(int(answer))
     request = sweep_request(asked, engine, how, judge, launch, nodes)
     if how.dryrun:
@@ -104,7 +104,7 @@ def sweep(
     elif on_cluster is not None:
         raise typer.Exit(int(run.start_sweep_on_cluster(request, on_cluster, display)))
     else:
-        raise typer.Exit(int(run.start_sweep(request, display, sitting)))
+        raise typer.Exit(int(run.start_sweep(request, display, is_warm=not how.no_warm)))
 
 
 # fmt: off

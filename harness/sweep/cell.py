@@ -31,12 +31,12 @@ def status_of(cell: CellData) -> tuple[CellStatus, str]:
     """Return status and reason. Interrupted runs count only if a cell has no others."""
     if not cell.runs:
         return ("not_run" if cell.fate == "run" else cell.fate), cell.reason
+    good = sum(run.status == "ok" for run in cell.runs)
     for status in _WORST_FIRST:
-        bad = next((run for run in cell.runs if run.status == status), None)
-        if bad:
-            why, good = first_line(bad.failure, "no failure recorded"), sum(run.status == "ok" for run in cell.runs)
+        if bad := next((run for run in cell.runs if run.status == status), None):
+            why = first_line(bad.failure, "no failure recorded")
             return status, f"{why} ({good} of {len(cell.runs)} runs ended well)" if good else why
-    if any(run.status == "ok" for run in cell.runs):
+    if good:
         return "ok", cell.reason
     return "interrupted", cell.reason or "interrupted before its steps were done"
 

@@ -1,7 +1,6 @@
 """Starts and resumes a sweep: on this machine, inside a job, or as a job."""
 
 import sys
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.batch.engine import begun, holding, play_here
@@ -34,17 +33,6 @@ from harness.sweep.values import SweepJobPlanDocument
 from harness.units import command_text
 
 
-@dataclass(frozen=True)
-class Sitting:
-    """Settings that may differ between the sittings of a sweep. ``is_warm``: runs start from warm parents.
-
-    ``meeting``: address and port at which several nodes meet, where it is no longer the first sitting's.
-    """
-
-    is_warm: bool = True
-    meeting: Meeting = field(default_factory=Meeting)
-
-
 def dry_run_sweep(request: SweepRequest, display: SweepDisplay, cluster: ClusterRequest | None = None) -> None:
     """Print the cells with their predictions and fates, and the batch file of a job.
 
@@ -64,8 +52,11 @@ def dry_run_sweep(request: SweepRequest, display: SweepDisplay, cluster: Cluster
     display.batch_files([job])
 
 
-def start_sweep(request: SweepRequest, display: SweepDisplay, sitting: Sitting) -> ExitCode:
-    """Plan, write the plan down, run. BadRequestError before anything is started or written."""
+def start_sweep(request: SweepRequest, display: SweepDisplay, *, is_warm: bool) -> ExitCode:
+    """Plan, write the plan down, run. ``is_warm``: runs start from warm parents.
+
+    BadRequestError before anything is started or written.
+    """
     host = this_host()
     if request.asked.gpu.lower() in GPUS and request.launch.launcher != "replay":
         software_here(
@@ -76,7 +67,7 @@ def start_sweep(request: SweepRequest, display: SweepDisplay, sitting: Sitting) 
     sweep_dir = _new_folder(request, plan)
     plan = plan.model_copy(update={"sweep_id": sweep_dir.name})
     with begun(SWEEP_FOLDERS, sweep_dir, plan):
-        return _run(SweepBatch(sweep_dir, host, plan), display, sitting)
+        return _run(SweepBatch(sweep_dir, host, plan), display, is_warm=is_warm)
 
 
 def _new_folder(request: SweepRequest, plan: SweepPlan) -> Path:
@@ -90,14 +81,16 @@ def _new_folder(request: SweepRequest, plan: SweepPlan) -> Path:
     return SWEEP_FOLDERS.new_dir(results_dir(request.results_dir), plan.recipe)
 
 
-def resume_sweep(reference: str, results: Path | None, display: SweepDisplay, sitting: Sitting) -> ExitCode:
-    """Do the missing runs of a sweep, exactly by its own plan.
+def resume_sweep(
+    reference: str, results: Path | None, display: SweepDisplay, meeting: Meeting, *, is_warm: bool
+) -> ExitCode:
+    """Do the missing runs of a sweep, exactly by its own plan. ``meeting``: where its nodes meet now.
 
     BadRequestError for a sweep that another process works on, and where the software is no longer the same.
     """
     host, data = this_host(), read_sweep(reference, results)
     with holding(data.sweep_dir, "sweep"):
-        plan = data.plan.model_copy(update={"launch": sitting.meeting.of(data.plan.launch)})
+        plan = data.plan.model_copy(update={"launch": meeting.of(data.plan.launch)})
         before = {plan.gpu: plan.software} if plan.software else {}
         require_same_software(before, host, "sweep", measures_here=plan.launch.launcher != "replay")
         for name, build in plan.builds.items():
@@ -105,15 +98,14 @@ def resume_sweep(reference: str, results: Path | None, display: SweepDisplay, si
             require_same_build("python", build, host, what, "resume it with the environment that started it")
         batch = SweepBatch(data.sweep_dir, host, plan)
         batch.require_startable()
-        return _run(batch, display, sitting, elsewhere(data, host.hostname))
+        return _run(batch, display, elsewhere(data, host.hostname), is_warm=is_warm)
 
 
-def _run(batch: SweepBatch, display: SweepDisplay, sitting: Sitting, warning: str = "") -> ExitCode:
+def _run(batch: SweepBatch, display: SweepDisplay, warning: str = "", *, is_warm: bool) -> ExitCode:
     signal, due = None, batch.due()
     display.begins(batch.plan, batch.folder, len(due), warning if due else "")
     if due:
-        is_warm = sitting.is_warm and batch.plan.launch.launcher == "torchrun"
-        signal = play_here(batch, display.progress, is_warm=is_warm)
+        signal = play_here(batch, display.progress, is_warm=is_warm and batch.plan.launch.launcher == "torchrun")
     return answer(batch, display, signal)
 
 
@@ -135,7 +127,7 @@ def resumed(node: NodeOfJob, attempt: JobAttempt) -> ExitCode:
     sweep_dir = Path(node.job.subject)
     meeting = Meeting(node.master_addr, attempt.master_port) if node.job.nnodes > 1 else Meeting()
     if node.place.node_rank == 0:
-        return resume_sweep(str(sweep_dir), None, SweepDisplay(), Sitting(meeting=meeting))
+        return resume_sweep(str(sweep_dir), None, SweepDisplay(), meeting, is_warm=True)
     rank, place, starter = node.place.node_rank, node.place.nodes, node.job.options.cluster
     follower = Follower(sweep_dir, rank, meeting, starter=starter, place=place, is_over=node.has_first_restarted)
     return follow_sweep(follower, SweepDisplay())
