@@ -12,7 +12,7 @@ from harness.experiment.rules.check import check
 from harness.experiment.rules.rule import Finding
 from harness.experiment.software import Software
 from harness.launch.environment import Host
-from harness.launch.machine import software_for, software_here
+from harness.launch.machine import software_for
 from harness.launch.plan import LaunchPlan, LaunchRequest, Nodes
 from harness.launch.replay import LAUNCHERS
 from harness.measure.prediction import KeptPrediction, predicting
@@ -65,7 +65,7 @@ def require_same_software(before: Mapping[str, Software], host: Host, what: str,
     ``measures_here`` False: its runs are replays or jobs, so this machine needs no driver.
     """
     for gpu, then in before.items():
-        now = software_here(gpu, host) if measures_here else software_for(gpu, host)[0]
+        now = software_for(gpu, host, must_answer=measures_here)[0]
         changed = [
             f"{name} {version or 'absent'}, now {getattr(now, name) or 'absent'}"
             for name, version in vars(then).items()

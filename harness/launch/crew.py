@@ -157,11 +157,11 @@ class Crew:
         self.look()
         deadline = time.monotonic() + KILLED_S
         counted: set[Process] = set()
-        while (left := self._left()) and time.monotonic() < deadline:
+        while time.monotonic() < deadline:
+            left = [process for process in self._known if process.pid != os.getpid() and is_alive(process)]
+            if not left:
+                break
             counted.update(process for process in left if send(process, signal.SIGKILL))
             time.sleep(POLL_S)
         self.num_killed += len(counted)
         bury(self._known | self._dead)
-
-    def _left(self) -> list[Process]:
-        return [process for process in self._known if process.pid != os.getpid() and is_alive(process)]

@@ -71,19 +71,9 @@ def attention_switch(backend: str) -> Callable[[Asked], str | None]:
     return value
 
 
-def on_gpu(value: str) -> Callable[[Asked], str | None]:
-    """Set the variable on GPUs only."""
-    return lambda asked: value if asked.on_gpu else None
-
-
-def on_cpu(value: str) -> Callable[[Asked], str | None]:
-    """Set the variable on the processor only."""
-    return lambda asked: None if asked.on_gpu else value
-
-
-def always(value: str) -> Callable[[Asked], str | None]:
-    """Set the variable wherever ranks run."""
-    return lambda _: value
+def _fixed(gpu: str | None, cpu: str | None = None) -> Callable[[Asked], str | None]:
+    """Set the variable to ``gpu`` on GPUs and to ``cpu`` on the processor."""
+    return lambda asked: gpu if asked.on_gpu else cpu
 
 
 def _with_nccl_ub(value: str | None, otherwise: str | None = None) -> Callable[[Asked], str | None]:
@@ -112,17 +102,17 @@ ROWS: tuple[Row, ...] = (
         "less fragmentation; nccl_ub excludes it (megatron-core DDP config)"),
     Row("CUDA_DEVICE_MAX_CONNECTIONS", max_connections,
         "1 keeps TP/CP communication in order before Blackwell (megatron arguments); else Megatron-Bridge's value"),
-    Row("CUDA_DEVICE_ORDER", on_gpu("PCI_BUS_ID"), "CUDA and NVML number devices in the same way"),
+    Row("CUDA_DEVICE_ORDER", _fixed("PCI_BUS_ID"), "CUDA and NVML number devices in the same way"),
     Row("NCCL_GRAPH_REGISTER",
         lambda asked: (
             "0" if asked.on_gpu and asked.spec.cuda_graph.impl != "none" and asked.expandable_segments else None),
         "otherwise CUDA graphs with expandable segments read freed memory (megatron-core cuda_graphs.py)"),
-    Row("TORCH_NCCL_HIGH_PRIORITY", on_gpu("1"), "communication kernels get priority (Megatron-Bridge)"),
+    Row("TORCH_NCCL_HIGH_PRIORITY", _fixed("1"), "communication kernels get priority (Megatron-Bridge)"),
     Row("NCCL_NVLS_ENABLE", _with_nccl_ub("1", "0"), "NVLink SHARP costs memory; needed by nccl_ub (Megatron-Bridge)"),
     Row("NCCL_CTA_POLICY", _with_nccl_ub("1"), "fewer SMs for collectives on user buffers (Megatron-Bridge)"),
-    Row("NVTE_FWD_LAYERNORM_SM_MARGIN", on_gpu("20"), "SMs left to communication (Megatron-Bridge H100 recipes)"),
-    Row("NVTE_BWD_LAYERNORM_SM_MARGIN", on_gpu("20"), "SMs left to communication (Megatron-Bridge H100 recipes)"),
-    Row("NVTE_ALLOW_NONDETERMINISTIC_ALGO", on_gpu("1"),
+    Row("NVTE_FWD_LAYERNORM_SM_MARGIN", _fixed("20"), "SMs left to communication (Megatron-Bridge H100 recipes)"),
+    Row("NVTE_BWD_LAYERNORM_SM_MARGIN", _fixed("20"), "SMs left to communication (Megatron-Bridge H100 recipes)"),
+    Row("NVTE_ALLOW_NONDETERMINISTIC_ALGO", _fixed("1"),
         "transformer-engine's default; for reproducible results, set 0 in the recipe"),
     Row("NVTE_CPU_OFFLOAD_V1", lambda asked: "1" if asked.on_gpu and asked.spec.offload.offload_modules else None,
         "keeps weights on the GPU with fine-grained offload (megatron arguments)"),
@@ -134,22 +124,23 @@ ROWS: tuple[Row, ...] = (
     Row("NVTE_FUSED_ATTN", attention_switch("fused"), "follows attention_backend (megatron-core language_module.py)"),
     Row("NVTE_UNFUSED_ATTN", attention_switch("unfused"),
         "follows attention_backend (megatron-core language_module.py)"),
-    Row("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", always("5"), "seconds that torchrun gives ranks to end before SIGKILL"),
-    Row("CUDA_VISIBLE_DEVICES", on_cpu(""), "a CPU run does not use this machine's GPUs", forced=True),
-    Row("TORCHINDUCTOR_COMPILE_THREADS", on_gpu("1"),
+    Row("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", _fixed("5", "5"), "seconds that torchrun gives ranks to end before SIGKILL"),
+    Row("CUDA_VISIBLE_DEVICES", _fixed(None, ""), "a CPU run does not use this machine's GPUs", forced=True),
+    Row("TORCHINDUCTOR_COMPILE_THREADS", _fixed("1"),
         "no compiler processes that outlive a killed rank"),
-    Row("TORCHDYNAMO_DISABLE", on_cpu("1"), "megatron's jit fuser would compile C++ in the first step"),
+    Row("TORCHDYNAMO_DISABLE", _fixed(None, "1"), "megatron's jit fuser would compile C++ in the first step"),
     Row("OMP_NUM_THREADS",
         lambda asked: None if asked.on_gpu else str(max(1, asked.num_cores // asked.local_ranks)),
         "ranks of this node share its cores evenly"),
     Row("GLOO_SOCKET_IFNAME", lambda asked: "lo" if not asked.on_gpu and asked.nnodes == 1 else None,
         "ranks of one node talk over the loopback interface"),
-    Row("MALLOC_TRIM_THRESHOLD_", on_cpu("8589934592"), "steadier step times: freed memory is kept"),
-    Row("MALLOC_MMAP_THRESHOLD_", on_cpu("33554432"), "steadier step times: tensors below 32 MiB are not mapped again"),
-    Row("PYTHONFAULTHANDLER", always("1"), "a segmentation fault leaves a Python traceback"),
-    Row("PYTHONUNBUFFERED", always("1"), "the log of a killed rank has its last output"),
-    Row("PYTHONSAFEPATH", always("1"), "no folder harness of yours shadows this program"),
-    Row("TOKENIZERS_PARALLELISM", always("false"), "no threads before fork"),
+    Row("MALLOC_TRIM_THRESHOLD_", _fixed(None, "8589934592"), "steadier step times: freed memory is kept"),
+    Row("MALLOC_MMAP_THRESHOLD_", _fixed(None, "33554432"),
+        "steadier step times: tensors below 32 MiB are not mapped again"),
+    Row("PYTHONFAULTHANDLER", _fixed("1", "1"), "a segmentation fault leaves a Python traceback"),
+    Row("PYTHONUNBUFFERED", _fixed("1", "1"), "the log of a killed rank has its last output"),
+    Row("PYTHONSAFEPATH", _fixed("1", "1"), "no folder harness of yours shadows this program"),
+    Row("TOKENIZERS_PARALLELISM", _fixed("false", "false"), "no threads before fork"),
 )
 # fmt: on
 

@@ -37,61 +37,39 @@ def installed_software() -> Software:
     )
 
 
-def software_for(gpu: str, host: Host, assume: str | None = None) -> tuple[Software, tuple[str, ...]]:
+def software_for(
+    gpu: str, host: Host, assume: str | None = None, *, must_answer: bool = False
+) -> tuple[Software, tuple[str, ...]]:
     """Return the software that a run on ``gpu`` would find, and notes on assumed versions.
 
     Ranks on this machine find what is installed here. If this machine lacks the GPU, or NVML does not answer, the job
     may run elsewhere: then transformer-engine is assumed there. ``assume`` (`--assume`) replaces both.
+    ``must_answer``: BadRequestError if NVML does not. A plan for a machine without GPUs would differ from the next
+    plan, and their runs would not be comparable.
     """
     found, notes = installed_software(), tuple[str, ...]()
-    if _depends_on_gpus(gpu, found):
-        found, notes = _seen_from(detect_gpus(host), gpu, found)
+    seen = None if GPUS[gpu].is_cpu or found.transformer_engine is not None else detect_gpus(host)
+    if seen and not any(each.gpu_type is GPUS[gpu] for each in seen.gpus):
+        where, unsure = f"this machine has no {gpu}", unsure_of(seen)
+        if unsure and must_answer:
+            raise BadRequestError(
+                f"mbr-perf cannot tell whether this machine has {gpu}: {unsure}",
+                remedy="try again once nvidia-smi lists the GPUs; `plan`, `check` and --dryrun do not need NVML",
+            )
+        if unsure:
+            where = f"mbr-perf cannot tell whether this machine has {gpu} ({unsure})"
+        assumed = f"transformer-engine {ASSUMED_TRANSFORMER_ENGINE} is assumed where the job runs"
+        found = found.model_copy(update={"transformer_engine": ASSUMED_TRANSFORMER_ENGINE, "assumed": True})
+        notes = (f"{where}: {assumed} (change this with --assume)",)
     if assume is None:
         return found, notes
     unnamed = notes if "transformer-engine" not in assume else ()
     return parse_assume(assume, found), (*unnamed, f"judged for {assume} (--assume)")
 
 
-def _depends_on_gpus(gpu: str, installed: Software) -> bool:
-    return not GPUS[gpu].is_cpu and installed.transformer_engine is None
-
-
-def _seen_from(found: Detection, gpu: str, installed: Software) -> tuple[Software, tuple[str, ...]]:
-    if _has(gpu, found):
-        return installed, ()
-    where = f"this machine has no {gpu}"
-    if unsure := unsure_of(found):
-        where = f"mbr-perf cannot tell whether this machine has {gpu} ({unsure})"
-    assumed = f"transformer-engine {ASSUMED_TRANSFORMER_ENGINE} is assumed where the job runs"
-    note = f"{where}: {assumed} (change this with --assume)"
-    return installed.model_copy(update={"transformer_engine": ASSUMED_TRANSFORMER_ENGINE, "assumed": True}), (note,)
-
-
-def _has(gpu: str, found: Detection) -> bool:
-    return any(gpu_found.gpu_type is GPUS[gpu] for gpu_found in found.gpus)
-
-
 def unsure_of(found: Detection) -> str:
     """Say why there may be more GPUs than NVML named; empty if there are none."""
     return (found.error or "") if found.unanswered else next((gpu.error for gpu in found.gpus if gpu.error), "")
-
-
-def software_here(gpu: str, host: Host) -> Software:
-    """Return the software that a run on this machine finds.
-
-    BadRequestError if that depends on the GPUs and NVML does not answer. A plan for a machine without GPUs would differ
-    from the next plan, and their runs would not be comparable.
-    """
-    software = installed_software()
-    if not _depends_on_gpus(gpu, software):
-        return software
-    found = detect_gpus(host)
-    if not _has(gpu, found) and (unsure := unsure_of(found)):
-        raise BadRequestError(
-            f"mbr-perf cannot tell whether this machine has {gpu}: {unsure}",
-            remedy="try again once nvidia-smi lists the GPUs; `plan`, `check` and --dryrun do not need NVML",
-        )
-    return _seen_from(found, gpu, software)[0]
 
 
 def settled_gpu(host: Host) -> tuple[str, str]:

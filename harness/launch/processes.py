@@ -195,13 +195,12 @@ def this_process() -> Owner | None:
 
 def life_of(folder: Path) -> Life:
     """Return whether the process that claimed ``folder`` lives; unknown for another machine."""
-    if not (folder / OWNER).is_file():
-        return Life("unknown", f"no {OWNER} names the process that writes it")
     try:
-        owner = read_document(folder / OWNER, Owner)
+        owner, here = owner_of(folder), this_process()
     except BadRequestError as error:
         return Life("unknown", error.message)
-    here = this_process()
+    if owner is None:
+        return Life("unknown", f"no {OWNER} names the process that writes it")
     if here is None:
         return Life("unknown", "this system does not show which processes run")
     return _seen_from(here, owner)

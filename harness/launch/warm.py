@@ -141,8 +141,6 @@ def set_by_torchrun(plan: LaunchPlan) -> dict[str, str]:
 
 KEEP = 2  # each holds the imported modules, about 350 MB
 
-Key = tuple[str, bool, tuple[tuple[str, str], ...]]
-
 
 class WarmParents:
     """Starts agents from parents that are kept over several launches; leaving the block ends the parents.
@@ -153,8 +151,8 @@ class WarmParents:
     """
 
     def __init__(self) -> None:
-        self._parents: OrderedDict[Key, WarmProcess] = OrderedDict()
-        self._unfit: dict[Key, Refused] = {}
+        self._parents: OrderedDict[object, WarmProcess] = OrderedDict()
+        self._unfit: dict[object, Refused] = {}
 
     def __enter__(self) -> "WarmParents":
         return self
@@ -190,7 +188,7 @@ class WarmParents:
         return self._parents[key]
 
 
-def _key(plan: LaunchPlan) -> Key:
+def _key(plan: LaunchPlan) -> object:
     given = plan.variables | set_by_torchrun(plan)
     return plan.python, plan.without_gpu, tuple(sorted(given.items()))
 

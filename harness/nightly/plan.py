@@ -12,7 +12,7 @@ from harness.judge.likeness import impossible_names
 from harness.launch.detection import one_look
 from harness.launch.environment import Host
 from harness.launch.jobs import option_problems
-from harness.launch.machine import software_here
+from harness.launch.machine import software_for
 from harness.launch.required import require_machine
 from harness.measure.checking import in_one_sentence
 from harness.measure.prediction import KeptPrediction, cached_prediction
@@ -156,7 +156,7 @@ def plan_night(request: NightRequest, host: Host, *, starts: bool, waits: Callab
     suite = problems.having(suite)
     if starts and request.cluster is None and request.launch.launcher == "torchrun":
         for gpu in sorted({case.request.gpu for case in suite.cases} & GPUS.keys()):
-            software_here(gpu, host)
+            software_for(gpu, host, must_answer=True)
     waits(f"Checking {counted(len(suite.cases), 'case')} of {suite.name}")
     drafts: Sequence[CaseDraft] = draft_cases(suite.cases, request, host)
     unasked = tuple[str, ...]()

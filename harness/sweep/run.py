@@ -15,7 +15,7 @@ from harness.experiment.gpu import GPUS
 from harness.judge.saving import elsewhere
 from harness.launch.build import require_same_build
 from harness.launch.environment import Host, this_host
-from harness.launch.machine import software_for, software_here
+from harness.launch.machine import software_for
 from harness.measure.experiment import Display
 from harness.measure.values import launch_document
 from harness.records.batches import SWEEP_FOLDERS
@@ -58,10 +58,8 @@ def start_sweep(request: SweepRequest, display: SweepDisplay, *, is_warm: bool) 
     BadRequestError before anything is started or written.
     """
     host = this_host()
-    if request.asked.gpu.lower() in GPUS and request.launch.launcher != "replay":
-        software_here(
-            request.asked.gpu.lower(), host
-        )  # otherwise every cell would wait for a driver that does not answer
+    if (gpu := request.asked.gpu.lower()) in GPUS and request.launch.launcher != "replay":
+        software_for(gpu, host, must_answer=True)  # else every cell would wait for a driver that does not answer
     plan = plan_sweep(request, host, asks_megatron=True, waits=pass_time)
     SweepBatch(Path("SWEEP"), host, plan).require_startable()
     sweep_dir = _new_folder(request, plan)

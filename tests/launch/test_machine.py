@@ -12,7 +12,7 @@ import pytest
 from harness.errors import RunFailedError
 from harness.launch.detection import detect_gpus
 from harness.launch.environment import Host, this_host
-from harness.launch.machine import installed_software, settled_gpu, software_for, software_here
+from harness.launch.machine import installed_software, settled_gpu, software_for
 from harness.launch.required import require_machine
 from harness.records.disk import disk_faults_reported, free_bytes, require_room
 from tests.commands import refused
@@ -114,12 +114,12 @@ def test_a_machine_with_unknown_gpus_is_noted_in_a_plan_and_starts_nothing(machi
     silent = answering("echo 'no answer' >&2; exit 139")
     planned, notes = software_for("h100", silent)
     assert " h100 " in notes[0] and "exit code 139: no answer): transformer-engine " in notes[0]
-    refused(lambda: software_here("h100", silent), " h100: ", "exit code 139: no answer")
+    refused(lambda: software_for("h100", silent, must_answer=True)[0], " h100: ", "exit code 139: no answer")
     refused(lambda: require_machine(make_spec(), silent, 8, planned), "no answer")
-    assert software_here("cpu", silent) == installed_software()
+    assert software_for("cpu", silent, must_answer=True)[0] == installed_software()
     refused(lambda: require_machine(make_spec(), machine(*[H100] * 8), 8, planned), "transformer-engine ")
-    assert software_here("h100", machine(H100)).transformer_engine is None
-    assert software_here("h100", machine()) == software_for("h100", machine())[0]
+    assert software_for("h100", machine(H100), must_answer=True)[0].transformer_engine is None
+    assert software_for("h100", machine(), must_answer=True)[0] == software_for("h100", machine())[0]
 
 
 MIB = 1024**2
