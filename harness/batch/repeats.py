@@ -16,7 +16,7 @@ from harness.launch.required import require_machine
 from harness.measure.experiment import Display, judge, require_megatron, run_folder
 from harness.measure.launched import Ran, launched
 from harness.measure.prediction import cached_prediction, predicting
-from harness.measure.understanding import RunRequest, Understood, looked_over, understand
+from harness.measure.understanding import RunRequest, Understood, settle, understand
 from harness.records.batches import BatchLaunch
 from harness.records.folders import results_dir
 from harness.records.goldens import find_golden
@@ -119,7 +119,7 @@ def _understood(request: RunRequest, cluster: ClusterRequest) -> Understood:
     host, port = this_host(), request.nodes.master_port
     launch = request.launch.model_copy(update={"launcher": "torchrun"})
     with problems.collecting():
-        nnodes = looked_over(request, host).spec.num_nodes
+        nnodes = settle(request, host, takes_secrets=True).spec.num_nodes
         nodes = Nodes(nnodes, 0, _SOMEWHERE, port) if nnodes > 1 else Nodes(master_port=port)
         understood = understand(replace(request, launch=launch, nodes=nodes), host, Path("RUN"))
         find_golden(understood.spec, request.gate.golden_values_path)

@@ -92,8 +92,7 @@ def end_flops(spec: ExperimentSpec) -> tuple[int, int]:
 
 def model_flops_per_step(spec: ExperimentSpec) -> int:
     """Forward and backward FLOPs of one optimizer step over all GPUs, under :data:`FORMULA_VERSION`."""
-    layers = sum(_layer_totals(spec)) + (spec.model.mtp_num_layers or 0) * _mtp_layer(spec).total
-    return FORWARD_AND_BACKWARD * (layers + sum(end_flops(spec)))
+    return FORWARD_AND_BACKWARD * (sum(count * layer.total for layer, count in _layers(spec)) + sum(end_flops(spec)))
 
 
 def recompute_flops_per_step(spec: ExperimentSpec, effective: EffectiveRecompute) -> int:
@@ -110,10 +109,7 @@ def recompute_flops_per_step(spec: ExperimentSpec, effective: EffectiveRecompute
             layer, modules = layer_flops(spec, kind), [name for name in setting.split(",") if name in effective.modules]
             total += count * (layer.total if setting == FULL else sum(map(layer.of_module, modules)))
         return total
-    kinds = spec.model.layer_kinds
-    counts = Counter(kinds + kinds[-1:] * (spec.model.mtp_num_layers or 0))
-    layers = [(layer_flops(spec, kind), count) for kind, count in counts.items()]
-    return sum(count * layer.of_module(module) for module in effective.modules for layer, count in layers)
+    return sum(count * layer.of_module(module) for layer, count in _layers(spec) for module in effective.modules)
 
 
 def achieved_tflops(flops: int, seconds: float, num_gpus: int) -> float:
@@ -126,15 +122,11 @@ def utilization(flops: int, seconds: float, num_gpus: int, peak_flops: float) ->
     return flops / (seconds * num_gpus * peak_flops)
 
 
-def _layer_totals(spec: ExperimentSpec) -> list[int]:
+def _layers(spec: ExperimentSpec) -> list[tuple[LayerFlops, int]]:
+    """Return the layers of each kind and their number. Those inside MTP layers are like the last decoder layer."""
     kinds = spec.model.layer_kinds
-    totals = {kind: layer_flops(spec, kind).total for kind in set(kinds)}
-    return [totals[kind] for kind in kinds]
-
-
-def _mtp_layer(spec: ExperimentSpec) -> LayerFlops:
-    """Return the transformer layer inside a multi-token-prediction layer: of the kind of the last decoder layer."""
-    return layer_flops(spec, spec.model.layer_kinds[-1])
+    counts = Counter(kinds + kinds[-1:] * (spec.model.mtp_num_layers or 0))
+    return [(layer_flops(spec, kind), count) for kind, count in counts.items()]
 
 
 def _attention(model: ModelSpec, kind: LayerKind) -> tuple[int, int, int, int]:
@@ -174,11 +166,11 @@ def _full_recompute_flops(spec: ExperimentSpec, policy: FullRecompute, effective
     """Whole layers: all of them (uniform), or the first ``num_layers`` of every chunk (block, never MTP layers)."""
     if not effective.full_layers:
         return 0
-    totals = _layer_totals(spec)
     if policy.method == "uniform":
         projection = _FLOPS_PER_MULTIPLY_ADD * spec.tokens_per_step * 2 * spec.model.hidden_size**2
-        return sum(totals) + (spec.model.mtp_num_layers or 0) * (_mtp_layer(spec).total + projection)
-    if len(set(totals)) == 1:
-        return effective.full_layers * totals[0]
-    stages = chunks(spec.model, spec.parallelism)
-    return sum(totals[i] for stage in stages for chunk in stage for i in chunk.layers[: policy.num_layers])
+        return (
+            sum(count * layer.total for layer, count in _layers(spec)) + (spec.model.mtp_num_layers or 0) * projection
+        )
+    kinds, stages = spec.model.layer_kinds, chunks(spec.model, spec.parallelism)
+    again = Counter(kinds[i] for stage in stages for chunk in stage for i in chunk.layers[: policy.num_layers])
+    return sum(count * layer_flops(spec, kind).total for kind, count in again.items())

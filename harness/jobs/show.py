@@ -84,8 +84,12 @@ def _word(found: JobRuns, state: JobState | None) -> str:
 
 
 def _row(run: JobRun, record: RunRecord | None = None, where: str = "") -> RunRow:
+    beats = () if record or where else read_heartbeats(Path(run.run_dir) / "ranks" / "rank_000.progress.jsonl")[0]
+    if beats:
+        steps = [beat.step for beat in beats if beat.step is not None and beat.seconds is not None]
+        where = f"{beats[-1].phase}{f' {steps[-1] + 1}/{run.spec.measure.max_steps}' if steps else ''}"
     status, failure = (record.status, record.failure) if record else (None, None)
-    return RunRow.of(run, status=status, failure=failure, where=where or ("" if record else _where(run)))
+    return RunRow.of(run, status=status, failure=failure, where=where)
 
 
 def cancel(job_dir: Path, controller: Controller) -> SubmittedRecord:
@@ -99,15 +103,6 @@ def cancel(job_dir: Path, controller: Controller) -> SubmittedRecord:
     return watch.submitted
 
 
-def _where(run: JobRun) -> str:
-    beats, _ = read_heartbeats(Path(run.run_dir) / "ranks" / "rank_000.progress.jsonl")
-    if not beats:
-        return ""
-    steps = [beat.step for beat in beats if beat.step is not None and beat.seconds is not None]
-    done = f" {steps[-1] + 1}/{run.spec.measure.max_steps}" if steps else ""
-    return f"{beats[-1].phase}{done}"
-
-
 def job_page(job: JobDocument) -> Page:
     """Return the state of the job, what it is, and a row per run."""
     facts = [
@@ -116,13 +111,8 @@ def job_page(job: JobDocument) -> Page:
         ("For", job.what if job.what == "run" else f"{job.what} {job.subject}"),
     ]
     columns = (Column("Run", whole=True), Column("State", long=True))
-    runs = Table(columns, tuple((run.run_id, _text(run)) for run in job.runs))
+    texts = (": ".join(filter(None, (run.status or run.where or "not started", run.failure))) for run in job.runs)
+    runs = Table(columns, tuple((run.run_id, text) for run, text in zip(job.runs, texts, strict=True)))
     done = f"{sum(run.status is not None for run in job.runs)} of {counted(len(job.runs), 'run')} done"
     blocks = (Facts(tuple(facts), 7), *((GAP, runs) if job.runs else ()))
     return Page(blocks, answer=f"Job {job.job_id or 'not submitted'}: {job.state}; {done}.")
-
-
-def _text(run: RunRow) -> str:
-    if run.status is None:
-        return run.where or "not started"
-    return run.status + (f": {run.failure}" if run.failure else "")

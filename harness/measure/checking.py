@@ -21,10 +21,10 @@ from harness.measure.understanding import (
     RunRequest,
     Settled,
     job_launcher,
-    looked_over,
     mending,
     rank_environment,
     rule_problem,
+    settle,
     with_exports,
     with_note_on_steps,
 )
@@ -184,7 +184,7 @@ def check_request(
     ``gpu_point``: as in :func:`settle`. The installed megatron-core is asked only without ``assume``: otherwise its
     answer is for another release.
     """
-    settled = looked_over(request, host, assume, gpu_point=gpu_point)
+    settled = settle(request, host, assume, gpu_point=gpu_point, takes_secrets=True)
     spec, software = settled.spec, settled.software
     launcher = None if request.starts else job_launcher(request.asked)
     env, findings = rank_environment(spec, host, request.launch, request.nodes)

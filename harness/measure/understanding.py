@@ -80,7 +80,7 @@ def understand(request: RunRequest, host: Host, run_dir: Path, *, dryrun: bool =
 
     ``dryrun``: fills in missing nodes. BadRequestError with all problems.
     """
-    settled = looked_over(replace(request, starts=True), host)
+    settled = settle(replace(request, starts=True), host, takes_secrets=True)
     spec, problems, launcher = settled.spec, Problems(), request.launch.launcher
     problems.found += [*settled.secrets, *launcher_problems(request.launch)]
     nodes = without_asking(spec, request.nodes) if dryrun else request.nodes
@@ -100,22 +100,19 @@ def understand(request: RunRequest, host: Host, run_dir: Path, *, dryrun: bool =
 
 
 def settle(
-    request: RunRequest, host: Host, assume: str | None = None, known: Settled | None = None, *, gpu_point: bool = False
+    request: RunRequest,
+    host: Host,
+    assume: str | None = None,
+    known: Settled | None = None,
+    *,
+    gpu_point: bool = False,
+    takes_secrets: bool = False,
 ) -> Settled:
     """Resolve the request. This machine or ``assume`` settles the GPU type and the implementation of the layers.
 
     ``known``: an earlier result for the same GPU type, so that the machine is queried once. ``gpu_point``: on a machine
-    without a GPU, use the recipe's only matching GPU point.
+    without a GPU, use the recipe's only matching GPU point. ``takes_secrets``: the caller refuses them, with more.
     """
-    settled = looked_over(request, host, assume, known, gpu_point=gpu_point)
-    raise_all(list(settled.secrets))  # here, because a request that is refused later may be recorded
-    return settled
-
-
-def looked_over(
-    request: RunRequest, host: Host, assume: str | None = None, known: Settled | None = None, *, gpu_point: bool = False
-) -> Settled:
-    """As :func:`settle`, without refusing secrets, unless the request cannot be resolved."""
     given = request.asked
     if known is not None:
         given = replace(given, **{"gpu": known.spec.gpu, **known.from_point})  # type: ignore[arg-type]
@@ -128,6 +125,7 @@ def looked_over(
         gpu, why = settled_gpu(host)
         asked, notes = replace(given, gpu=gpu), (f"running on {gpu}: {why}",)
     resolved, secrets = _resolved(asked, host, starts=request.starts)
+    raise_all([] if takes_secrets else [*secrets])  # here, because a request that is refused later may be recorded
     spec, notes = resolved.spec, (*notes, *map(redact, resolved.notes))
     sources = {name: redact(source) for name, source in resolved.sources.items()}  # paths of recipes
     if not given.gpu and not from_point:
