@@ -9,9 +9,8 @@ from pydantic import Field
 
 from harness.errors import ExitCode
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.frozen import Frozen
+from harness.experiment.frozen import Frozen, Recorded
 from harness.judge.gate import Code, OptionalText
-from harness.records.rank import SCHEMA_VERSION, SchemaVersion
 from harness.show.figures import ABSENT
 from harness.show.json import Document, Shown, at
 from harness.units import format_bytes, format_seconds
@@ -34,13 +33,12 @@ class Revision(Frozen):
         return self.sha[:10]
 
 
-class BisectPlan(Frozen):
+class BisectPlan(Recorded):
     """``bisect.json``. ``revisions``: good first, bad last. ``pins``: the file with versions.
 
     ``metric`` None: what differs between traces, else time.
     """
 
-    schema_version: SchemaVersion = SCHEMA_VERSION
     bisect_id: str
     case: str
     spec: ExperimentSpec

@@ -1,6 +1,10 @@
 """The base of all values that files hold: strict and immutable."""
 
-from pydantic import BaseModel, ConfigDict
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+SCHEMA_VERSION = 1
 
 
 class Frozen(BaseModel):
@@ -9,3 +13,9 @@ class Frozen(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=(), defer_build=True
     )
+
+
+class Recorded(Frozen):
+    """What a whole file holds, or a line of it."""
+
+    schema_version: Annotated[int, Field(ge=1, le=SCHEMA_VERSION)] = SCHEMA_VERSION

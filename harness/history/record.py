@@ -8,13 +8,12 @@ from pydantic import Field
 
 from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.frozen import Frozen
+from harness.experiment.frozen import Frozen, Recorded
 from harness.judge.coverage import measured_device
 from harness.judge.gate import Outcome
 from harness.judge.plausible import doubts_of
 from harness.records.batches import Purpose
 from harness.records.metrics import METRICS, SUMMARY_METRICS, Metrics, Summary
-from harness.records.rank import SCHEMA_VERSION, SchemaVersion
 from harness.records.run import RunRecord, Status
 from harness.units import GIB, first_line, utc_time
 
@@ -30,7 +29,7 @@ class HistoryFigure(Frozen):
     n: int | None = None
 
 
-class HistoryRecord(Frozen):
+class HistoryRecord(Recorded):
     """A run in history, which never changes.
 
     ``case``: ``<gpu>/<slug>``, the place of its golden, then its memory limit if it has one; runs of one case with
@@ -40,7 +39,6 @@ class HistoryRecord(Frozen):
     cap of the most limited one (0 to 1).
     """
 
-    schema_version: SchemaVersion = SCHEMA_VERSION
     run_id: str
     case: str
     fingerprint: str

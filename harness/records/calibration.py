@@ -2,8 +2,7 @@
 
 from pydantic import Field
 
-from harness.experiment.frozen import Frozen
-from harness.records.rank import SCHEMA_VERSION, SchemaVersion
+from harness.experiment.frozen import Frozen, Recorded
 
 PROBED = "measured by itself"  # the reason of a constant that a probe measured
 
@@ -32,14 +31,13 @@ class RunErrors(Frozen):
     time_left_out: float | None = None
 
 
-class Calibration(Frozen):
+class Calibration(Recorded):
     """``results/calibration/<gpu>.json``. ``time_spread``: worst error of left-out step times, None below three runs.
 
     ``refused``: runs that were not used, with the reason. ``planner``: fingerprint of the planner's sources.
     ``traced_with``: software versions of the tracer. ``versions``: software versions of the runs.
     """
 
-    schema_version: SchemaVersion = SCHEMA_VERSION
     gpu: str
     constants: tuple[FittedConstant, ...]
     runs: tuple[RunErrors, ...]
@@ -65,14 +63,13 @@ class ProbedRow(Frozen):
     host_s: float
 
 
-class Probe(Frozen):
+class Probe(Recorded):
     """``mbr-perf probe``: constants that were measured by themselves on a GPU, and the rows that they are of.
 
     ``constants``: by name of the planner's, shares of data-sheet rates, seconds or bytes. ``clocks_mhz``: the lowest
     and highest between the parts.
     """
 
-    schema_version: SchemaVersion = SCHEMA_VERSION
     gpu: str
     device: str
     driver: str | None = None

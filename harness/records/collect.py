@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from harness.experiment.frozen import Frozen
-from harness.records.rank import SCHEMA_VERSION, Failure, Heartbeat, RankRecord, SchemaVersion, StepRecord
+from harness.experiment.frozen import Frozen, Recorded
+from harness.records.rank import Failure, Heartbeat, RankRecord, StepRecord
 from harness.records.reading import Model
 from harness.records.run import NodeSample
 from harness.records.strict_json import read_each, read_lines
@@ -25,14 +25,13 @@ class RankExit(Frozen):
     message: str | None = None
 
 
-class AgentRecord(Frozen):
+class AgentRecord(Recorded):
     """``ranks/launch.json``: written by the agent of one node when it exits or gets SIGTERM, SIGINT or SIGHUP.
 
     ``error``: why the agent could not start ranks (port in use, rendezvous timeout). ``unforkable``: a forked agent
     found, before any start, that ranks forked from it would differ from fresh processes; ``error`` says why.
     """
 
-    schema_version: SchemaVersion = SCHEMA_VERSION
     status: Literal["ok", "failed", "signalled", "error", "unforkable"]
     node_rank: int = 0
     first_rank: int | None = None
@@ -42,7 +41,7 @@ class AgentRecord(Frozen):
     seconds: float = 0.0
 
 
-class LaunchOutcome(Frozen):
+class LaunchOutcome(Recorded):
     """``ranks/outcome.json``: how the launch ended, written by the harness that supervised it.
 
     ``exit_code``: of the agent; negative for a signal, None if no agent was started. ``signal``: the signal that
@@ -52,7 +51,6 @@ class LaunchOutcome(Frozen):
     before the end.
     """
 
-    schema_version: SchemaVersion = SCHEMA_VERSION
     status: LaunchStatus
     exit_code: int | None = None
     agent: AgentRecord | None = None

@@ -11,12 +11,11 @@ from pydantic import Field, ValidationInfo, model_validator
 
 from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.frozen import Frozen
+from harness.experiment.frozen import Frozen, Recorded
 from harness.experiment.gpu import GPUS
 from harness.experiment.model import MOST, Gpus, Repeats
 from harness.experiment.recompute import canonical_text, parse_recompute, shown_setting
 from harness.records.metrics import BY_NAME, GateKind
-from harness.records.rank import SCHEMA_VERSION, SchemaVersion
 from harness.records.refusing import RefusedError, one_of
 from harness.units import utc_time
 
@@ -55,7 +54,7 @@ class MeasuredOn(Frozen):
     power_cap_share: float | None = None
 
 
-class GoldenRecord(Frozen):
+class GoldenRecord(Recorded):
     """``results/golden/<gpu>/<slug>.json``. ``kind`` external: published elsewhere, with ``caveats``.
 
     ``digest``: see :func:`golden_digest`. Refused are a file that was edited by hand, and a golden of own runs without
@@ -64,7 +63,6 @@ class GoldenRecord(Frozen):
     the author accepted.
     """
 
-    schema_version: SchemaVersion = SCHEMA_VERSION
     kind: Literal["measured", "external"]
     recipe: str
     task: str

@@ -10,12 +10,11 @@ from pydantic import Field, JsonValue
 
 from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.frozen import Frozen
+from harness.experiment.frozen import Frozen, Recorded
 from harness.records.batches import BatchLaunch, Build
 from harness.records.folders import results_dir
 from harness.records.gating import GateOptions
 from harness.records.prediction import PredictionRecord
-from harness.records.rank import SCHEMA_VERSION, SchemaVersion
 from harness.records.references import folder_named, folders
 from harness.records.strict_json import read_document
 
@@ -129,14 +128,13 @@ class JobRun(Frozen):
     build: Build | None = None
 
 
-class JobRecord(Frozen):
+class JobRecord(Recorded):
     """``job.json``. ``what``: run, sweep or nightly case. ``subject``: the folder that the runs belong to.
 
     A job of a sweep resumes the whole sweep on its nodes; ``runs`` is then empty. ``gpus_per_node``: requested, 0 for
     a run on the CPU. ``gate``: how to judge the collected runs. ``results_dir``: where the runs are.
     """
 
-    schema_version: SchemaVersion = SCHEMA_VERSION
     job_dir: str
     name: str
     what: Literal["run", "sweep", "nightly"]
@@ -164,26 +162,24 @@ def past_time_limit(job: JobRecord) -> str:
     return f"{job.options.cluster}: TIMEOUT: {limit}" if time_limit_note(Path(job.job_dir)).exists() else ""
 
 
-class SubmittedRecord(Frozen):
+class SubmittedRecord(Recorded):
     """``submitted.json``: the cluster's answer. ``cluster``: one of several that Slurm serves, or kubectl's context.
 
     ``server``: the address that the context means; contexts of two kubeconfigs may have the same name.
     """
 
-    schema_version: SchemaVersion = SCHEMA_VERSION
     job_id: str
     cluster: str | None = None
     server: str | None = None
     submitted_at: str
 
 
-class JobAttempt(Frozen):
+class JobAttempt(Recorded):
     """``attempts/<job id>.<restart>.json``: written by the first node of a job as it starts.
 
     ``refused``: why this attempt runs nothing, or empty. ``master_port``: where the nodes of a sweep meet.
     """
 
-    schema_version: SchemaVersion = SCHEMA_VERSION
     job_id: str
     restart_count: int
     nodes: str
@@ -193,10 +189,9 @@ class JobAttempt(Frozen):
     master_port: int
 
 
-class Meeting(Frozen):
+class Meeting(Recorded):
     """``meeting.json`` of a run on several nodes: the first node has begun, and this is where its ranks meet."""
 
-    schema_version: SchemaVersion = SCHEMA_VERSION
     master_addr: str
     master_port: int
 

@@ -13,11 +13,10 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Discriminator, Field, Tag
 
 from harness.errors import BadRequestError
-from harness.experiment.frozen import Frozen
+from harness.experiment.frozen import Frozen, Recorded
 from harness.experiment.software import Software
 from harness.records.batches import NIGHT_FOLDERS, BatchLaunch, Build, EntryWords, PlannedEntry, Purpose, read_events
 from harness.records.job import JobOptions
-from harness.records.rank import SCHEMA_VERSION, SchemaVersion
 from harness.records.run import RunRecord
 from harness.records.store import RECORD, read_record
 from harness.records.strict_json import read_document
@@ -84,7 +83,7 @@ def pair_label(place: int) -> str:
 OLD, NEW = "old", "new"
 
 
-class NightPlan(Frozen):
+class NightPlan(Recorded):
     """``night.json``: everything decided before the first run. Times are UTC ISO-8601.
 
     ``confirm``: further runs of a case that looks like a regression. ``retries``: the maximum number of restarts of a
@@ -94,7 +93,6 @@ class NightPlan(Frozen):
     tonight's own build.
     """
 
-    schema_version: SchemaVersion = SCHEMA_VERSION
     night_id: str
     suite: str
     title: str

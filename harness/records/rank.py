@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.frozen import Frozen
+from harness.experiment.frozen import Frozen, Recorded
 from harness.records.redact import redact
 
 # NVML's bits for a lowered clock (nvml.h, nvmlClocksEventReasons). Idle, user-set clocks and display do not disturb a
@@ -74,9 +74,6 @@ def processor_name() -> str:
     ]
     return names[0] if names else platform.machine()
 
-
-SCHEMA_VERSION = 1
-SchemaVersion = Annotated[int, Field(ge=1, le=SCHEMA_VERSION)]
 
 Phase = Literal[
     "start", "import", "init_process_group", "build_model", "build_optimizer", "load_checkpoint", "forward_backward",
@@ -185,13 +182,12 @@ class Device(Frozen):
     capability: tuple[int, int] | None = None
 
 
-class RankRecord(Frozen):
+class RankRecord(Recorded):
     """``ranks/rank_NNN.json``: written whole, whether the rank finishes, fails or gets a signal.
 
     ``clocks`` is None in the rank's file. The harness adds it to the run's record from the NVML samples.
     """
 
-    schema_version: SchemaVersion = SCHEMA_VERSION
     rank: int
     world_size: int
     hostname: str
@@ -250,10 +246,9 @@ class Heartbeat(Frozen):
 OWNER, RELEASED = "harness.json", "released.json"
 
 
-class Owner(Frozen):
+class Owner(Recorded):
     """A process of one machine and one boot. ``start_ticks``: since boot. Kernel ids name the boot and container."""
 
-    schema_version: SchemaVersion = SCHEMA_VERSION
     hostname: str
     boot_id: str
     pid_namespace: str

@@ -10,18 +10,10 @@ from pydantic import Field
 from harness.errors import os_errors_reported
 from harness.experiment.effective import EffectiveRecompute
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.frozen import Frozen
+from harness.experiment.frozen import Frozen, Recorded
 from harness.experiment.rules.rule import Finding
 from harness.records.prediction import PredictionRecord
-from harness.records.rank import (
-    LONGEST_STEP_S,
-    SCHEMA_VERSION,
-    SCRIPTED,
-    ClockSamples,
-    Failure,
-    RankRecord,
-    SchemaVersion,
-)
+from harness.records.rank import LONGEST_STEP_S, SCRIPTED, ClockSamples, Failure, RankRecord
 
 StartSource = Literal["log", "unknown"]  # the source of the job's start time
 
@@ -110,10 +102,9 @@ class DeviceSample(Frozen):
     error: str | None = None
 
 
-class NodeSample(Frozen):
+class NodeSample(Recorded):
     """``ranks/nvml_<node>.json``: the sampler's record. ``error``: why there are no devices."""
 
-    schema_version: SchemaVersion = SCHEMA_VERSION
     hostname: str
     driver_version: str | None = None
     devices: tuple[DeviceSample, ...] = ()
@@ -154,14 +145,13 @@ def no_time(ranks: Iterable[RankRecord]) -> str | None:
     return f"{scripted}: allocations are real, kernels do nothing" if scripted else None
 
 
-class RunRecord(Frozen):
+class RunRecord(Recorded):
     """The raw facts of a run. Readers derive figures such as TFLOP/s from it, with a named formula version.
 
     ``no_prediction``: why there is no ``prediction``. ``imported``: the training log of an
     imported run; None for a run by mbr-perf.
     """
 
-    schema_version: SchemaVersion = SCHEMA_VERSION
     run_id: str
     status: Status
     spec: ExperimentSpec

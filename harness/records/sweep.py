@@ -12,12 +12,11 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field
 
 from harness.errors import BadRequestError, os_errors_reported
-from harness.experiment.frozen import Frozen
+from harness.experiment.frozen import Frozen, Recorded
 from harness.experiment.gpu import SPARE
 from harness.experiment.software import Software
 from harness.records.batches import SWEEP_FOLDERS, BatchLaunch, Build, EntryWords, PlannedEntry, read_events
 from harness.records.gating import GateOptions
-from harness.records.rank import SCHEMA_VERSION, SchemaVersion
 from harness.records.run import RunRecord
 from harness.records.store import RECORD, read_record
 from harness.records.strict_json import read_document
@@ -78,14 +77,13 @@ class Compared(BaseModel):
     notes: tuple[str, ...] = ()
 
 
-class SweepPlan(Compared, Frozen):
+class SweepPlan(Compared, Recorded):
     """``sweep.json``: everything decided before the first cell started.
 
     ``software``: the software that the rules assumed and the cells must run with. ``builds``: other environments of
     ranks, by their value of the axis ``python``.
     """
 
-    schema_version: SchemaVersion = SCHEMA_VERSION
     sweep_id: str
     grid: bool
     cells: tuple[Cell, ...]

@@ -10,10 +10,9 @@ from pydantic import Field, model_validator
 
 from harness.experiment.effective import Implementation
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.frozen import Frozen
+from harness.experiment.frozen import Frozen, Recorded
 from harness.experiment.gpu import PeakKey
 from harness.experiment.model import LayerKind, Size, has_experts
-from harness.records.rank import SCHEMA_VERSION, SchemaVersion
 
 Phase = Literal["forward", "backward", "recompute"]
 OpKind = Literal["gemm", "attention", "elementwise", "comm"]
@@ -55,7 +54,7 @@ def progress_file(answer: Path) -> Path:
     return answer.with_suffix(".done")
 
 
-class TraceRequest(Frozen):
+class TraceRequest(Recorded):
     """Input of ``python -m harness.engine.trace``.
 
     ``imbalance``: tokens that the traced rank's experts receive, divided by their balanced share. ``device`` cpu runs
@@ -63,7 +62,6 @@ class TraceRequest(Frozen):
     allows meta only.
     """
 
-    schema_version: SchemaVersion = SCHEMA_VERSION
     cases: tuple[TraceCase, ...]
     implementation: Implementation
     imbalance: float = Field(default=1.0, ge=1.0)
@@ -134,10 +132,9 @@ class ChunkTrace(Frozen):
     notes: tuple[str, ...] = ()
 
 
-class TraceFile(Frozen):
+class TraceFile(Recorded):
     """The tracer's answer. ``refused``: cases that could not be traced, with the reason."""
 
-    schema_version: SchemaVersion = SCHEMA_VERSION
     megatron_core: str
     torch: str
     stand_in: str | None = None
@@ -146,10 +143,9 @@ class TraceFile(Frozen):
     seconds: float
 
 
-class ExactRequest(Frozen):
+class ExactRequest(Recorded):
     """Input of ``python -m harness.engine.trace --exact``: a job, and its pipeline ranks to trace, in this order."""
 
-    schema_version: SchemaVersion = SCHEMA_VERSION
     spec: ExperimentSpec
     implementation: Implementation
     pp_ranks: tuple[Size, ...]
@@ -167,10 +163,9 @@ class ExactStage(Frozen):
     seconds: float
 
 
-class ExactFile(Frozen):
+class ExactFile(Recorded):
     """The answer, written again after every rank. ``refused``: why megatron-core or the tracer declined."""
 
-    schema_version: SchemaVersion = SCHEMA_VERSION
     stages: tuple[ExactStage, ...] = ()
     refused: str | None = Field(default=None)
 
