@@ -11,7 +11,7 @@ from harness.judge import readings
 from harness.judge.coverage import Coverage, coverage_of
 from harness.judge.readings import Window, combined_clocks, rank_clocks, run_clocks
 from harness.judge.statistics import sample_stdev
-from harness.records.metrics import SUMMARY_METRICS, Metrics, Peak, Summary
+from harness.records.metrics import METRICS, SUMMARY_METRICS, Metrics, Peak, Summary
 from harness.records.rank import RankRecord
 from harness.records.run import RunRecord
 
@@ -124,7 +124,9 @@ def _problems(coverage: Coverage, window: Window, metrics: Metrics) -> dict[str,
         problems["mfu"] = problems["hfu"] = f"the peak FLOP/s of {spec.compute_dtype} on {spec.gpu} is unknown"
     if not spec.is_described:
         problems |= dict.fromkeys(("tflops_per_gpu", "mfu", "hfu"), NOT_DESCRIBED)
-    return {name: text for name, text in problems.items() if text}
+    known = {name: text for name, text in problems.items() if text}
+    derived = {metric.name: known[name] for metric in METRICS for name in metric.of if name in known}
+    return derived | known
 
 
 def _median_summary(summaries: Sequence[Summary | None]) -> Summary | None:

@@ -1,7 +1,7 @@
 """The table of metrics: how to read each value and which direction is better. Speeds use the mean step time."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Literal
 
@@ -90,13 +90,19 @@ PEAKS = tuple(each.name for each in fields(Metrics) if each.type == Peak | None)
 
 @dataclass(frozen=True)
 class Metric:
-    """A row of the table. ``gate``: the threshold that applies; None: reported only."""
+    """A row of the table. ``gate``: the threshold that applies; None: reported only.
+
+    ``of``: the figures that ``value`` gets, for a metric that is no field of :class:`Metrics`. Their problems are its
+    problems.
+    """
 
     name: str
     title: str
     unit: str
     better: Better
     gate: GateKind | None
+    of: tuple[str, ...] = ()
+    value: Callable[..., float] = float
 
     @property
     def kind(self) -> GateKind:
@@ -109,7 +115,10 @@ class Metric:
 
     def read(self, metrics: Metrics) -> float | None:
         """Return the median of steps, or the peak of ranks; None where a figure is absent."""
-        return _number(getattr(metrics, self.name))
+        figures = [_number(getattr(metrics, name)) for name in self.of or (self.name,)]
+        if any(figure is None for figure in figures):
+            return None
+        return self.value(*figures) if self.of else figures[0]
 
 
 def _number(figure: Summary | Peak | float | None) -> float | None:
