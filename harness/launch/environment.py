@@ -14,7 +14,7 @@ from typing import Literal
 
 from harness.errors import BadRequestError, Problems
 from harness.experiment.experiment import ExperimentSpec
-from harness.launch.environment_rows import ALLOCATOR, ALLOCATOR_ALIAS, EXPANDABLE_SEGMENTS, ROWS, Asked, Row
+from harness.launch.environment_rows import ALLOCATOR, ALLOCATOR_ALIAS, EXPANDABLE_SEGMENTS, ROWS, Asked
 from harness.records.quoting import quoted_error
 from harness.records.redact import MASK, is_secret_name, redact
 
@@ -101,7 +101,11 @@ def child_environment(
     merged = {v.name: v for v in inherited(shell)}
     by_name = "from your shell, named by --pass_env"
     merged |= {name: EnvVar(name, shell[name], by_name, "--pass_env") for name in pass_env if name in shell}
-    merged |= {v.name: v for row in ROWS if (v := _from_row(row, asked, shell)) is not None}
+    for row in ROWS:
+        if (value := row.value(asked)) is not None:
+            of_shell = None if row.forced else shell.get(row.name)
+            source: Source = "table" if of_shell is None else "your shell"
+            merged[row.name] = EnvVar(row.name, value if of_shell is None else of_shell, row.reason, source)
     merged |= {name: EnvVar(name, value, "from the recipe or -E", "spec.env") for name, value in spec_env.items()}
     return tuple(merged[name] for name in sorted(merged))
 
@@ -124,15 +128,6 @@ def inherited(shell: Mapping[str, str]) -> list[EnvVar]:
         for name, value in shell.items()
         if _listed(name, allowed) and not is_secret_name(name)
     ]
-
-
-def _from_row(row: Row, asked: Asked, shell: Mapping[str, str]) -> EnvVar | None:
-    value = row.value(asked)
-    if value is None:
-        return None
-    if row.name in shell and not row.forced:
-        return EnvVar(row.name, shell[row.name], row.reason, "your shell")
-    return EnvVar(row.name, value, row.reason, "table")
 
 
 def _one_allocator(environment: Mapping[str, str]) -> Mapping[str, str]:

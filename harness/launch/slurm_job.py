@@ -143,8 +143,15 @@ def slurm_job(record: JobRecord, host: Host) -> SlurmJob:
         ("--results_dir", record.job_dir, _PATH.fullmatch, "use a path of letters, digits and _ . , @ : + = ~ -"),
         ("the job's name", record.name, _NAMES.fullmatch, _ALLOWED_NAMES),
     ]
-    raise_all([*unfit(checked, _FILE), *option_problems(asked, record.launch.pass_env), *_mount_problems(record)])
     in_container = asked.container_image is not None
+    mounts = [
+        BadRequestError(
+            f"{mount.partition(':/')[0]!r} cannot be mounted: its name holds , or :", remedy="name another folder"
+        )
+        for mount in own_mounts(record) * in_container
+        if mount.count(":") > 1 or "," in mount or not mount.isprintable()
+    ]
+    raise_all([*unfit(checked, _FILE), *option_problems(asked, record.launch.pass_env), *mounts])
     environment, left_out = exported(inherited(host.shell), _OF_THIS_MACHINE)
     return SlurmJob(
         record=record,
@@ -163,18 +170,6 @@ def own_mounts(record: JobRecord) -> tuple[str, ...]:
     wanted = sorted({folder for folder in [*folders, *([checkout] if checkout else [])] if folder.is_absolute()})
     inner = {folder for folder in wanted for other in wanted if folder != other and folder.is_relative_to(other)}
     return tuple(f"{folder}:{folder}" for folder in wanted if folder not in inner)
-
-
-def _mount_problems(record: JobRecord) -> list[BadRequestError]:
-    """Return a problem for each folder that a list of mounts cannot name, if the job has a container."""
-    mounts = own_mounts(record) if record.options.container_image is not None else ()
-    return [
-        BadRequestError(
-            f"{mount.partition(':/')[0]!r} cannot be mounted: its name holds , or :", remedy="name another folder"
-        )
-        for mount in mounts
-        if mount.count(":") > 1 or "," in mount or not mount.isprintable()
-    ]
 
 
 _TEMPLATE = """\

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import repeat
 
 from pydantic import ValidationError
 
@@ -108,16 +109,14 @@ def _answers(asked: Sequence[Question], host: Host, timeout_s: float) -> Iterato
     out, why = output_of(command, timeout_s, shell, "\n".join(lines).encode())
     otherwise = f"asking megatron-core: {why}" if why else "there is no answer"
     answered = out.decode(errors="replace").splitlines()
-    for place in range(len(asked)):
-        yield _answer(answered[place]) if place < len(answered) else Answer(problem=otherwise)
-
-
-def _answer(line: str) -> Answer:
-    try:
-        answer = Answer.model_validate_json(line)
-    except ValidationError:
-        return Answer(problem=f"the answer cannot be read: {line[:200]!r}")
-    return answer.model_copy(update={"problem": f"asking megatron-core {answer.problem}"}) if answer.problem else answer
+    for line in answered[: len(asked)]:
+        try:
+            answer = Answer.model_validate_json(line)
+            said = f"asking megatron-core {answer.problem}" if answer.problem else ""
+            yield answer.model_copy(update={"problem": said})
+        except ValidationError:
+            yield Answer(problem=f"the answer cannot be read: {line[:200]!r}")
+    yield from repeat(Answer(problem=otherwise), max(0, len(asked) - len(answered)))
 
 
 def _finding(answer: Answer, software: Software) -> Finding:

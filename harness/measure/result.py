@@ -11,7 +11,6 @@ from harness.judge.likeness import is_reference_run
 from harness.judge.readings import is_victim, window_of
 from harness.measure.prediction import prediction_line
 from harness.measure.values import Compared, CompareDocument, Predicted, RunDocument
-from harness.records.golden import GoldenRecord
 from harness.records.metrics import BY_NAME, METRICS, SUMMARY_METRICS, Metric
 from harness.records.rank import RankRecord
 from harness.records.run import RunRecord
@@ -48,12 +47,14 @@ def _rank_blocks(record: RunRecord) -> Iterator[Block]:
     with_clocks = any(rank.clocks for rank in record.ranks)
     names = ("Rank", "Stage", "Allocated", "Reserved", "Device used", "Step", *(CLOCKS if with_clocks else ()))
     shown, peak = _shown(record.ranks), BY_NAME["peak_allocated_bytes"]
+    # Each rank's own median. The job's is higher: every step waits for the slowest rank.
+    seconds = {rank.rank: window_of([rank], 1, *record.spec.measure.window).seconds for rank in shown}
     rows = (
         (
             str(rank.rank),
             str(rank.coordinates.pp),
             *(figures.figure(peak, read(rank)) for read in (readings.allocated, readings.reserved, device_used)),
-            _step(rank, record),
+            format_seconds(median(seconds[rank.rank])) if seconds[rank.rank] else ABSENT,
             *((clock_figure(rank.clocks), cap_figure(rank.clocks)) if with_clocks else ()),
             _state(rank, record),
         )
@@ -76,12 +77,6 @@ def _shown(ranks: tuple[RankRecord, ...]) -> list[RankRecord]:
             fullest[rank.coordinates.pp] = rank
     chosen = {rank.rank for rank in fullest.values()} | {rank.rank for rank in ranks if rank.failure}
     return [rank for rank in ranks if rank.rank in chosen][: max(MAX_ROWS, len(fullest))]
-
-
-def _step(rank: RankRecord, record: RunRecord) -> str:
-    """Return the rank's own median over the window. The job's is higher: every step waits for the slowest rank."""
-    seconds = window_of([rank], 1, *record.spec.measure.window).seconds
-    return format_seconds(median(seconds)) if seconds else ABSENT
 
 
 def _state(rank: RankRecord, record: RunRecord) -> Words:
@@ -227,7 +222,9 @@ def compared_line(
         del found["tflops_per_gpu"]
     texts = _figures(comparison, found, step_s, shown)
     is_open, (word, still) = comparison.outcome is Verdict.INCONCLUSIVE, _word(comparison)
-    ends = "" if is_open else "".join(f" {sentence(text)}{still}." for text in _ends(comparison))
+    ends = "; ".join(text.partition(" (")[0] for text in comparison.provisional)  # which side ends before its job
+    ends = ends.replace("; the reference ends at iteration", ", the reference at")
+    ends = "" if is_open or not ends else f" {sentence(ends)}{still}."
     said = f"{'; '.join(texts)}.{ends}"
     room = LONGEST_ANSWER - len(f"{word.text}: ; {said}")
     reason = next(filter(None, why), "") if is_open else ""
@@ -245,12 +242,6 @@ def _figures(
     texts += [_in_line(found[name], shown) for name in _IN_LINE if name in found]
     has = {"no step time": step_s or {"step_time_s", "tflops_per_gpu"} & {*found}, "no peak memory": _PEAK in found}
     return texts + [lack for lack, known in has.items() if not known]
-
-
-def _ends(comparison: Comparison) -> list[str]:
-    """Return which side ends before its job, so that the verdict is provisional; empty if the verdict is final."""
-    ends = "; ".join(text.partition(" (")[0] for text in comparison.provisional)
-    return [ends.replace("; the reference ends at iteration", ", the reference at")] if ends else []
 
 
 def _in_line(finding: Finding, shown: Mapping[str, Metric]) -> str:
@@ -283,7 +274,9 @@ def _comparison_blocks(compared: Compared) -> Iterator[Block]:
     if golden is None:
         yield Line(f"Not compared: {comparison.note}", hang=2)
         return
-    what, origin = ("Reference run", "") if is_reference_run(golden) else ("Golden", f" ({_origin(golden)})")
+    origin = f"measured in {golden.num_runs} run{'s' * (golden.num_runs > 1)}, promoted {golden.promoted_at[:10]}"
+    origin = f" ({'external: published elsewhere' if golden.kind == 'external' else origin})"
+    what, origin = ("Reference run", "") if is_reference_run(golden) else ("Golden", origin)
     if comparison.note:
         yield Line("Not the same experiment: the recipe point has changed since this golden", "doubt", hang=2)
     stored = [f for f in comparison.findings if f.golden is not None]
@@ -357,12 +350,6 @@ def comparison_table(
             (Column("Verdict"), lambda row: Span(row[0].verdict.text, style_of(row[0].verdict))),
         ],
     )
-
-
-def _origin(golden: GoldenRecord) -> str:
-    if golden.kind == "external":
-        return "external: published elsewhere"
-    return f"measured in {golden.num_runs} run{'s' * (golden.num_runs > 1)}, promoted {golden.promoted_at[:10]}"
 
 
 def _way_out(comparison: Comparison, compared: Compared) -> Iterator[Line]:

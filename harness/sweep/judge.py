@@ -104,7 +104,7 @@ def _by_memory(
     None where no memory limit is known, and the cell's time was measured as longer by more than the threshold.
     """
     least = min(cell.peak_bytes or 0 for cell in tied)
-    noise = max((cell.versus.memory_noise_bytes or 0 for cell in tied if cell.versus), default=0)
+    noise = max(cell.versus.memory_noise_bytes or 0 for cell in tied)
     small = [cell for cell in tied if (cell.peak_bytes or 0) <= least + noise]
     use, best, is_equal = small[0], tied[0], len(small) == len(tied)
     names, noise_text = tuple(cell.name for cell in tied), f"{sentence(times.noise(tied))}."
@@ -134,10 +134,9 @@ def _room(cells: Sequence[CellVerdict], margin: float) -> str:
 
 
 def _own(cell: CellVerdict, reference: str, *, with_time: bool = True) -> str:
-    peak = f"peak {format_bytes(cell.peak_bytes or 0)}"
-    versus = cell.versus
-    saved = versus.memory_saved_bytes if versus else None
-    if cell.is_control or versus is None or versus.time_change is None or saved is None:
+    peak, versus = f"peak {format_bytes(cell.peak_bytes or 0)}", cell.versus
+    saved = versus.memory_saved_bytes
+    if cell.is_control or versus.time_change is None or saved is None:
         return f"it is the control, {peak}" if cell.is_control else peak
     time = f"{format_percent(versus.time_change)} time and " if with_time else ""
     return f"{time}{format_bytes(abs(saved))} {'less' if saved >= 0 else 'more'} memory than {reference}, {peak}"

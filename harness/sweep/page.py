@@ -118,7 +118,7 @@ def status_text(cell: CellVerdict) -> str:
 
 def _interval(cell: CellVerdict) -> str:
     """Return ``+2.0 to +4.2 %``: the interval of the change in time."""
-    if cell.versus is None or cell.versus.time_change_interval is None:
+    if cell.versus.time_change_interval is None:
         return ABSENT
     low, high = map(format_percent, cell.versus.time_change_interval)
     return f"{low.removesuffix(' %')} to {high}"
@@ -126,7 +126,7 @@ def _interval(cell: CellVerdict) -> str:
 
 def trade_text(cell: CellVerdict) -> str:
     """Return milliseconds per GiB saved, four digits; absent if undefined."""
-    price = cell.versus.ms_per_gib_saved if cell.versus else None
+    price = cell.versus.ms_per_gib_saved
     return ABSENT if price is None else four_figures(price)
 
 
@@ -147,7 +147,7 @@ def _peak(cell: CellVerdict) -> str:
 
 
 def _peak_change(cell: CellVerdict) -> str:
-    saved = cell.versus.memory_saved_bytes if cell.versus else None
+    saved = cell.versus.memory_saved_bytes
     return ABSENT if saved is None else f"{'-' if saved > 0 else '+'}{format_bytes(abs(saved))}"
 
 

@@ -114,9 +114,8 @@ def _among(verdict: SweepVerdict) -> str:
 
 
 def _changes(cell: CellVerdict) -> Iterable[str]:
-    versus = None if cell.is_control else cell.versus
-    saved = versus.memory_saved_bytes if versus else None
-    if versus and versus.time_change is not None:
+    saved = cell.versus.memory_saved_bytes
+    if cell.versus.time_change is not None:
         yield f", {change_text(cell)} time"
     if saved is not None:
         yield f", {'saves' if saved >= 0 else 'uses'} {format_bytes(abs(saved))}{' more' * (saved < 0)}"
@@ -125,7 +124,7 @@ def _changes(cell: CellVerdict) -> Iterable[str]:
 def change_text(cell: CellVerdict, *, interval: bool = True) -> str:
     """Return ``+20.1 % (+18.0 to +22.1 %)``; absent without a comparison."""
     versus = cell.versus
-    if versus is None or versus.time_change is None:
+    if versus.time_change is None:
         return ABSENT
     if versus.time_change_interval is None or not interval:
         return format_percent(versus.time_change)
@@ -134,8 +133,8 @@ def change_text(cell: CellVerdict, *, interval: bool = True) -> str:
 
 
 def _basis(verdict: SweepVerdict) -> Iterable[str]:
-    timed = [cell.versus for cell in verdict.cells if cell.versus and cell.versus.time_change is not None]
-    rescaled = [cell.name for cell in verdict.cells if cell.versus and cell.versus.time_rescaled]
+    timed = [cell.versus for cell in verdict.cells if cell.versus.time_change is not None]
+    rescaled = [cell.name for cell in verdict.cells if cell.versus.time_rescaled]
     against = "reference" if verdict.reference_why else "control"
     if verdict.reference_why:
         yield f"Compared with {verdict.reference}, the fastest cell that ran, because {verdict.reference_why}"
@@ -162,21 +161,15 @@ def _about(cell: CellVerdict) -> Iterable[Remark]:
         yield Remark(f"not judged: {doubt}", is_bad=True)
     if cell.not_compared and not cell.is_reference and cell.vs_reference is None:
         yield Remark(f"not compared: {cell.not_compared}", is_bad=True)
-    yield from _versus(cell)
+    versus = cell.versus
+    if versus.time_change is not None and versus.time_change_interval is None:
+        yield Remark(f"time {format_percent(versus.time_change)} from {versus.basis}")
+    if versus.time_change is not None and versus.ms_per_gib_saved_undefined and versus.memory_saved_bytes is not None:
+        yield Remark(f"ms per GiB saved is undefined: {versus.ms_per_gib_saved_undefined}")
     if isinstance(cell.prediction, NotPredicted):
         yield Remark(f"not predicted: {cell.prediction.reason}")
     if cell.golden is not None:
         yield Remark(_golden(cell.golden), cell.golden.outcome == "regression")
-
-
-def _versus(cell: CellVerdict) -> Iterable[Remark]:
-    versus = cell.versus
-    if versus is None or versus.time_change is None:
-        return
-    if versus.time_change_interval is None:
-        yield Remark(f"time {format_percent(versus.time_change)} from {versus.basis}")
-    if versus.ms_per_gib_saved_undefined and versus.memory_saved_bytes is not None:
-        yield Remark(f"ms per GiB saved is undefined: {versus.ms_per_gib_saved_undefined}")
 
 
 def _golden(golden: CellGolden) -> str:

@@ -199,9 +199,11 @@ class CellVerdict(Shown):
         return self.prediction if isinstance(self.prediction, CellPrediction) else None
 
     @property
-    def versus(self) -> Versus | None:
-        """Return the comparison with the control, or else with the cell that replaces it."""
-        return self.vs_control or self.vs_reference
+    def versus(self) -> Versus:
+        """Return the comparison with the control, or else with the cell that replaces it; one of nothing without."""
+        nothing = dict.fromkeys(("time", "memory", "trade", "confidence"))
+        none = Versus.of(**nothing, basis="", memory_problem="", time_rescaled=False)
+        return self.vs_control or self.vs_reference or none
 
     def figure(self, metric: Metric) -> float | None:
         """Return the value of a metric that every report shows for this cell."""
