@@ -126,7 +126,7 @@ def computation(spec: ExperimentSpec, software: Software = NO_SOFTWARE) -> objec
     if isinstance(policy, PlannedRecompute):
         return policy.stages
     if not isinstance(policy, FullRecompute) or effect.does_nothing:
-        return effect.modules
+        return tuple(sorted(effect.modules.items()))
     units = tuple(
         tuple(_units(policy, len(chunk.layers)) for chunk in stage) for stage in chunks(spec.model, spec.parallelism)
     )

@@ -64,11 +64,14 @@ def with_twins(drafts: Iterable[CellDraft]) -> tuple[CellDraft, ...]:
     BadRequestError with all problems when no cell may run.
     """
     settled: list[CellDraft] = []
-    alike = dict[str, list[int]]()  # places of cells that differ in recompute alone
-    for cell in drafts:
-        key = f"{cell.asked.values.get(PYTHON)} {cell.spec.model_dump_json(exclude={'recompute'})}" if cell.spec else ""
-        settled.append(replace(cell, twin=_twin(cell, [(place, settled[place]) for place in alike.get(key, ())])))
-        alike.setdefault(key, []).append(len(settled) - 1)
+    first = dict[tuple[object, ...], int]()
+    for place, cell in enumerate(drafts):
+        twin, own = place, cell.checked
+        if own is not None and own.effective is not None and not cell.problem:
+            others = own.spec.model_dump_json(exclude={"recompute"})
+            key = (cell.asked.values.get(PYTHON), others, computation(own.spec, own.software))
+            twin = first.setdefault(key, place)
+        settled.append(replace(cell, twin=None if twin == place else twin))
     require_one(settled)
     return tuple(settled)
 
@@ -86,19 +89,6 @@ def require_one(drafts: Sequence[CellDraft]) -> None:
     # Only options that mend every cell alike: others would undo what --over asks.
     cures = {cell.checked.cure if cell.checked else () for cell in drafts}
     raise_all(with_cure(problems.found, cures.pop() if len(cures) == 1 else ()))
-
-
-def _twin(drafted: CellDraft, earlier: Sequence[tuple[int, CellDraft]]) -> int | None:
-    """Return the index of a legal cell with the same computation, of those that differ in recompute alone."""
-    if drafted.problem or drafted.checked is None or drafted.checked.effective is None:
-        return None
-    own = drafted.checked
-    for place, other in earlier:
-        if not other.may_run or other.checked is None:
-            continue
-        if computation(own.spec, own.software) == computation(other.checked.spec, other.checked.software):
-            return place
-    return None
 
 
 def planned_cells(
