@@ -9,8 +9,9 @@ from pydantic import Field
 
 from harness.errors import ExitCode
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.frozen import Frozen, Recorded
+from harness.experiment.frozen import Frozen
 from harness.judge.gate import Code, OptionalText
+from harness.records.rank import Recorded
 from harness.show.figures import ABSENT
 from harness.show.json import Document, Shown, at
 from harness.units import format_bytes, format_seconds

@@ -8,12 +8,13 @@ from pydantic import Field
 
 from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.frozen import Frozen, Recorded
+from harness.experiment.frozen import Frozen
 from harness.judge.coverage import measured_device
 from harness.judge.gate import Outcome
 from harness.judge.plausible import doubts_of
 from harness.records.batches import Purpose
 from harness.records.metrics import METRICS, SUMMARY_METRICS, Metrics, Summary
+from harness.records.rank import Recorded
 from harness.records.run import RunRecord, Status
 from harness.units import GIB, first_line, utc_time
 

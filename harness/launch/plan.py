@@ -21,23 +21,16 @@ _ADDRESS = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9.:\[\]_-]*")
 
 @dataclass(frozen=True)
 class Nodes:
-    """``--nnodes --node_rank --master_addr --master_port``. Address and port None: chosen by :func:`build_plan`."""
+    """``--nnodes --node_rank --master_addr --master_port``. Address and port None: chosen by :func:`build_plan`.
+
+    ``chosen_port``: this program picked the port and may pick another.
+    """
 
     nnodes: int = 1
     node_rank: int = 0
     master_addr: str | None = None
     master_port: int | None = None
-
-
-@dataclass(frozen=True)
-class Rendezvous:
-    """The settled meeting place. ``chosen_port``: this program picked the port and may pick another."""
-
-    nnodes: int
-    node_rank: int
-    master_addr: str
-    master_port: int
-    chosen_port: bool
+    chosen_port: bool = False
 
 
 def free_port() -> int:
@@ -109,7 +102,7 @@ class LaunchPlan:
 
     run_dir: Path
     python: str
-    rendezvous: Rendezvous
+    rendezvous: Nodes
     num_local_ranks: int
     worker: tuple[str, ...]
     sampler: tuple[str, ...] | None
@@ -182,7 +175,7 @@ class LaunchPlan:
         if meet.nnodes == 1:
             return ()
         port = () if meet.master_port == DEFAULT_PORT else ("--master_port", str(meet.master_port))
-        address = ("--master_addr", meet.master_addr, *port)
+        address = ("--master_addr", str(meet.master_addr), *port)
         nodes = ("--nnodes", str(meet.nnodes), "--node_rank", str(node_rank))
         return (*nodes, *address, "--run_dir", str(self.run_dir))
 
@@ -232,14 +225,14 @@ def build_plan(request: LaunchRequest) -> LaunchPlan:
         problems.append(error)
     raise_all(problems)
     out = run_dir / "ranks" / f"nvml_{re.sub(r'[^A-Za-z0-9._-]', '_', host.hostname)}.json"
-    address, is_free = nodes.master_addr or LOOPBACK, nodes.nnodes == 1 and nodes.master_port is None
+    is_free = nodes.nnodes == 1 and nodes.master_port is None
     port = free_port() if is_free else nodes.master_port or DEFAULT_PORT
     interval = ("--interval_ms", str(settings.sample_interval_ms))
     sampler = (host.python, "-m", "harness.engine.nvml", "sample", "--out", str(out), *interval)
     return LaunchPlan(
         run_dir=run_dir,
         python=host.python,
-        rendezvous=Rendezvous(nodes.nnodes, nodes.node_rank, address, port, chosen_port=is_free),
+        rendezvous=replace(nodes, master_addr=nodes.master_addr or LOOPBACK, master_port=port, chosen_port=is_free),
         num_local_ranks=num_local_ranks,
         worker=("-m", "harness.engine.worker", "--run_dir", str(run_dir)),
         sampler=None if spec.gpu_type.is_cpu or not settings.sample_interval_ms else sampler,

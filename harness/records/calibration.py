@@ -2,7 +2,8 @@
 
 from pydantic import Field
 
-from harness.experiment.frozen import Frozen, Recorded
+from harness.experiment.frozen import Frozen
+from harness.records.rank import Recorded
 
 PROBED = "measured by itself"  # the reason of a constant that a probe measured
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from harness.experiment.frozen import Frozen, Recorded
-from harness.records.rank import Failure, Heartbeat, RankRecord, StepRecord
+from harness.experiment.frozen import Frozen
+from harness.records.rank import Failure, Heartbeat, RankRecord, Recorded, StepRecord
 from harness.records.reading import Model
 from harness.records.run import NodeSample
 from harness.records.strict_json import read_each, read_lines

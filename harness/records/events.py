@@ -2,7 +2,8 @@
 
 from pydantic import Field
 
-from harness.experiment.frozen import Frozen, Recorded
+from harness.experiment.frozen import Frozen
+from harness.records.rank import SCHEMA_VERSION, SchemaVersion
 
 # Whose request a row gives back: of the part itself, of the forward pass of the part before or behind it, or of the
 # backward pass of the part behind it, which runs just before its own.
@@ -47,8 +48,9 @@ class ChunkEvents(Frozen):
     shared: tuple[int, ...] = ()
 
 
-class EventsFile(Recorded):
+class EventsFile(Frozen):
     """The answer of ``python -m harness.engine.trace_events``: parts by the key of their case."""
 
+    schema_version: SchemaVersion = SCHEMA_VERSION
     chunks: dict[str, ChunkEvents] = Field(default_factory=dict)
     refused: dict[str, str] = Field(default_factory=dict)

@@ -11,11 +11,12 @@ from pydantic import Field, ValidationInfo, model_validator
 
 from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.frozen import Frozen, Recorded
+from harness.experiment.frozen import Frozen
 from harness.experiment.gpu import GPUS
 from harness.experiment.model import MOST, Gpus, Repeats
 from harness.experiment.recompute import canonical_text, parse_recompute, shown_setting
 from harness.records.metrics import BY_NAME, GateKind
+from harness.records.rank import Recorded
 from harness.records.refusing import RefusedError, one_of
 from harness.units import utc_time
 

@@ -10,11 +10,12 @@ from pydantic import Field, JsonValue
 
 from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.frozen import Frozen, Recorded
+from harness.experiment.frozen import Frozen
 from harness.records.batches import BatchLaunch, Build
 from harness.records.folders import results_dir
 from harness.records.gating import GateOptions
 from harness.records.prediction import PredictionRecord
+from harness.records.rank import Recorded
 from harness.records.references import folder_named, folders
 from harness.records.strict_json import read_document
 

@@ -13,10 +13,11 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Discriminator, Field, Tag
 
 from harness.errors import BadRequestError
-from harness.experiment.frozen import Frozen, Recorded
+from harness.experiment.frozen import Frozen
 from harness.experiment.software import Software
 from harness.records.batches import NIGHT_FOLDERS, BatchLaunch, Build, EntryWords, PlannedEntry, Purpose, read_events
 from harness.records.job import JobOptions
+from harness.records.rank import Recorded
 from harness.records.run import RunRecord
 from harness.records.store import RECORD, read_record
 from harness.records.strict_json import read_document

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.frozen import Frozen, Recorded
+from harness.experiment.frozen import Frozen
 from harness.records.redact import redact
 
 # NVML's bits for a lowered clock (nvml.h, nvmlClocksEventReasons). Idle, user-set clocks and display do not disturb a
@@ -23,6 +23,16 @@ CLOCK_REASONS = {
 IDLE = 0x01
 # A GPU that trains at full load works at its power limit; that is its normal state. The other reasons are disturbances.
 SLOWDOWNS = tuple(name for bit, name in CLOCK_REASONS.items() if bit != POWER_CAP)
+
+
+SCHEMA_VERSION = 1
+SchemaVersion = Annotated[int, Field(ge=1, le=SCHEMA_VERSION)]
+
+
+class Recorded(Frozen):
+    """What a whole file holds, or a line of it."""
+
+    schema_version: SchemaVersion = SCHEMA_VERSION
 
 
 LONGEST_STEP_S = 1e9  # 31 years; sums of longer times may overflow

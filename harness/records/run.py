@@ -10,10 +10,10 @@ from pydantic import Field
 from harness.errors import os_errors_reported
 from harness.experiment.effective import EffectiveRecompute
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.frozen import Frozen, Recorded
+from harness.experiment.frozen import Frozen
 from harness.experiment.rules.rule import Finding
 from harness.records.prediction import PredictionRecord
-from harness.records.rank import LONGEST_STEP_S, SCRIPTED, ClockSamples, Failure, RankRecord
+from harness.records.rank import LONGEST_STEP_S, SCRIPTED, ClockSamples, Failure, RankRecord, Recorded
 
 StartSource = Literal["log", "unknown"]  # the source of the job's start time
 

@@ -12,11 +12,12 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field
 
 from harness.errors import BadRequestError, os_errors_reported
-from harness.experiment.frozen import Frozen, Recorded
+from harness.experiment.frozen import Frozen
 from harness.experiment.gpu import SPARE
 from harness.experiment.software import Software
 from harness.records.batches import SWEEP_FOLDERS, BatchLaunch, Build, EntryWords, PlannedEntry, read_events
 from harness.records.gating import GateOptions
+from harness.records.rank import Recorded
 from harness.records.run import RunRecord
 from harness.records.store import RECORD, read_record
 from harness.records.strict_json import read_document

@@ -10,9 +10,10 @@ from pydantic import Field, model_validator
 
 from harness.experiment.effective import Implementation
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.frozen import Frozen, Recorded
+from harness.experiment.frozen import Frozen
 from harness.experiment.gpu import PeakKey
 from harness.experiment.model import LayerKind, Size, has_experts
+from harness.records.rank import Recorded
 
 Phase = Literal["forward", "backward", "recompute"]
 OpKind = Literal["gemm", "attention", "elementwise", "comm"]

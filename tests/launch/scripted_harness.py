@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from harness.launch.environment import EnvVar
-from harness.launch.plan import LaunchPlan, Rendezvous, free_port
+from harness.launch.plan import LaunchPlan, Nodes, free_port
 from harness.launch.replay import execute
 from harness.launch.warm import WarmParents
 from harness.records.gating import LaunchSettings
@@ -16,7 +16,7 @@ run_dir, python, *worker = sys.argv[1 + warm :]
 plan = LaunchPlan(
     run_dir=Path(run_dir),
     python=python,
-    rendezvous=Rendezvous(1, 0, "127.0.0.1", free_port(), chosen_port=True),
+    rendezvous=Nodes(1, 0, "127.0.0.1", free_port(), chosen_port=True),
     num_local_ranks=2,
     worker=tuple(worker),
     sampler=None,

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from harness.launch.heartbeats import UNENDED, first_failure, port_was_taken, verdict
-from harness.launch.plan import Rendezvous
+from harness.launch.plan import Nodes
 from harness.launch.supervise import lost_peer
 from harness.records.collect import AgentRecord, LaunchOutcome, RankExit
 from tests.launch.conftest import all_gone, kill_agent_of, rank_pids, run, started_harness
@@ -202,7 +202,7 @@ def test_only_an_agent_that_could_not_listen_lost_its_port():
 @pytest.fixture
 def plan(make_plan):
     """The second of three nodes."""
-    plan = make_plan(rendezvous=Rendezvous(3, 1, "127.0.0.1", 29500, chosen_port=False))
+    plan = make_plan(rendezvous=Nodes(3, 1, "127.0.0.1", 29500, chosen_port=False))
     (plan.run_dir / "ranks").mkdir(parents=True)
     return plan
 

@@ -139,7 +139,7 @@ def test_without_a_control_cells_are_held_against_the_fastest_that_ran(judged, f
 def test_a_control_that_can_still_run_is_waited_for(judged):
     verdict = judged({"none": {"fate": "not_run", "reason": "no time"}, "mlp": ([1.1], 60)})
 
-    assert (verdict.reference, verdict.cell("mlp").versus) == (None, None)
+    assert (verdict.reference, verdict.cell("mlp").versus.time_change) == (None, None)
 
 
 def test_an_unfinished_sweep_recommends_nothing_and_says_how_to_go_on(runs, make_cell, make_sweep):
