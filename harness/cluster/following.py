@@ -88,10 +88,9 @@ def wait_for(
     A signal ends the wait, not the jobs. RunFailedError if the cluster is unreachable long after a job must have ended.
     """
     began, left = clock(), list(jobs)
-    look = _Look(controller, display, clock)
     with closing(display), interruption() as caught:
         while left:
-            left = [watch for watch in left if not look.is_done(watch)]
+            left = [watch for watch in left if not _is_done(watch, controller, display, clock)]
             if caught.signal is not None:
                 return Waited(is_done=False, signal=caught.signal)
             if timeout_s is not None and clock() - began > timeout_s:
@@ -117,78 +116,76 @@ def wait_and_judge(
     return ExitCode.INCONCLUSIVE if waited.signal is None else status_exit_code("interrupted", waited.signal)
 
 
-class _Look:
-    """Looks at jobs again and again. ``clock``: monotonic, in seconds."""
-
-    def __init__(self, controller: Controller, display: JobDisplay, clock: Clock) -> None:
-        self._controller, self._display, self._clock = controller, display, clock
-
-    def is_done(self, watch: Watched) -> bool:
-        """Return whether the job is collected. Records of its runs count more than the cluster's state."""
-        now = self._clock()
-        watch.began_s = now if watch.began_s is None else watch.began_s
-        then = f"mbr-perf waits no longer; `{shlex.join(self._controller.cancelling(watch.submitted))}` ends the job"
-        require_kept(Path(watch.job.job_dir), then=then)
-        runs = runs_of(watch.job)
-        if runs.are_settled:
-            drop_unstarted(runs.dropped)
-            self._keep_logs(watch)
-            return True
-        if runs.due is not None:
-            require_kept(Path(runs.due.run_dir), then=then)
-            run = runs.due
-            if run.run_id not in watch.heartbeats:
-                ranks, num_steps = range(run.spec.num_gpus), run.spec.measure.max_steps
-                watch.heartbeats[run.run_id] = Heartbeats(Path(run.run_dir), ranks, num_steps, now)
-            if (beats := watch.heartbeats[run.run_id]).read(now):
-                self._display.step(run.run_id, beats.progress())
-        interval_s = _ASK_S[sum(now - watch.began_s > limit for limit in _PATIENT_AFTER_S)]
-        if watch.state is None or watch.asked_s is None or now - watch.asked_s > interval_s:
-            watch.state = self._ask(watch)
-        if watch.state.has_ended:
-            return self._has_settled(watch, watch.state, now)
-        return self._is_given_up(watch, watch.state, now)
-
-    def _has_settled(self, watch: Watched, state: JobState, now: float) -> bool:
-        watch.ended_s = now if watch.ended_s is None else watch.ended_s
-        if now - watch.ended_s < SETTLE_S and watch.job.runs:
-            return False
-        self._keep_logs(watch)
-        collect_ended(watch.job, watch.submitted, state)
-        if not watch.job.runs and (why := begun_again(watch.job, state)):  # a sweep resumes what is missing
-            narrate(f"job {watch.submitted.job_id}: {why}")
+def _is_done(watch: Watched, controller: Controller, display: JobDisplay, clock: Clock) -> bool:
+    """Return whether the job is collected. Records of its runs count more than the cluster's state."""
+    now = clock()
+    watch.began_s = now if watch.began_s is None else watch.began_s
+    then = f"mbr-perf waits no longer; `{shlex.join(controller.cancelling(watch.submitted))}` ends the job"
+    require_kept(Path(watch.job.job_dir), then=then)
+    runs = runs_of(watch.job)
+    if runs.are_settled:
+        drop_unstarted(runs.dropped)
+        _keep_logs(watch, controller)
         return True
+    if runs.due is not None:
+        require_kept(Path(runs.due.run_dir), then=then)
+        run = runs.due
+        if run.run_id not in watch.heartbeats:
+            ranks, num_steps = range(run.spec.num_gpus), run.spec.measure.max_steps
+            watch.heartbeats[run.run_id] = Heartbeats(Path(run.run_dir), ranks, num_steps, now)
+        if (beats := watch.heartbeats[run.run_id]).read(now):
+            display.step(run.run_id, beats.progress())
+    interval_s = _ASK_S[sum(now - watch.began_s > limit for limit in _PATIENT_AFTER_S)]
+    if watch.state is None or watch.asked_s is None or now - watch.asked_s > interval_s:
+        watch.state = _ask(watch, controller, clock)
+    if watch.state.has_ended:
+        return _has_settled(watch, controller, watch.state, now)
+    return _is_given_up(watch, controller, watch.state, now)
 
-    def _keep_logs(self, watch: Watched) -> None:
-        for name, text in self._controller.logs(watch.submitted):
-            write_atomically(Path(watch.job.job_dir) / LOGS / f"{name}.out", text)
 
-    def _ask(self, watch: Watched) -> JobState:
-        state = self._controller.state(watch.submitted)
-        now = watch.asked_s = self._clock()
-        if state.text != watch.shown:
-            narrate(f"job {watch.submitted.job_id}: {state.text}")
-            watch.shown = state.text
-        watch.stuck_s = (watch.stuck_s or now) if state.never_starts else None
-        watch.silent_s = (watch.silent_s or now) if state.kind == "unreachable" else None
-        return state
+def _has_settled(watch: Watched, controller: Controller, state: JobState, now: float) -> bool:
+    watch.ended_s = now if watch.ended_s is None else watch.ended_s
+    if now - watch.ended_s < SETTLE_S and watch.job.runs:
+        return False
+    _keep_logs(watch, controller)
+    collect_ended(watch.job, watch.submitted, state)
+    if not watch.job.runs and (why := begun_again(watch.job, state)):  # a sweep resumes what is missing
+        narrate(f"job {watch.submitted.job_id}: {why}")
+    return True
 
-    def _is_given_up(self, watch: Watched, state: JobState, now: float) -> bool:
-        """Cancel a job that cannot start or did not start in time. Its runs are recorded as failed for that reason."""
-        why = _reason_to_give_up(watch, state, now)
-        if not why:
-            longest_s = _UNREACHABLE_S + watch.job.options.time_limit_minutes * 60
-            if watch.silent_s is not None and now - watch.silent_s >= longest_s:
-                again = command_text("jobs", "wait", watch.job.job_dir)
-                raise RunFailedError(
-                    f"job {watch.submitted.job_id}: {state.text}; it must have ended by now, but wrote no record",
-                    remedy=f"when {watch.job.options.cluster} answers: {again}",
-                )
-            return False
-        self._controller.cancel(watch.submitted)
-        watch.state = JobState(kind="cancelled", state="CANCELLED")
-        collect_ended(watch.job, watch.submitted, watch.state, why)
-        return True
+
+def _keep_logs(watch: Watched, controller: Controller) -> None:
+    for name, text in controller.logs(watch.submitted):
+        write_atomically(Path(watch.job.job_dir) / LOGS / f"{name}.out", text)
+
+
+def _ask(watch: Watched, controller: Controller, clock: Clock) -> JobState:
+    state = controller.state(watch.submitted)
+    now = watch.asked_s = clock()
+    if state.text != watch.shown:
+        narrate(f"job {watch.submitted.job_id}: {state.text}")
+        watch.shown = state.text
+    watch.stuck_s = (watch.stuck_s or now) if state.never_starts else None
+    watch.silent_s = (watch.silent_s or now) if state.kind == "unreachable" else None
+    return state
+
+
+def _is_given_up(watch: Watched, controller: Controller, state: JobState, now: float) -> bool:
+    """Cancel a job that cannot start or did not start in time. Its runs are recorded as failed for that reason."""
+    why = _reason_to_give_up(watch, state, now)
+    if not why:
+        longest_s = _UNREACHABLE_S + watch.job.options.time_limit_minutes * 60
+        if watch.silent_s is not None and now - watch.silent_s >= longest_s:
+            again = command_text("jobs", "wait", watch.job.job_dir)
+            raise RunFailedError(
+                f"job {watch.submitted.job_id}: {state.text}; it must have ended by now, but wrote no record",
+                remedy=f"when {watch.job.options.cluster} answers: {again}",
+            )
+        return False
+    controller.cancel(watch.submitted)
+    watch.state = JobState(kind="cancelled", state="CANCELLED")
+    collect_ended(watch.job, watch.submitted, watch.state, why)
+    return True
 
 
 def _reason_to_give_up(watch: Watched, state: JobState, now: float) -> str:

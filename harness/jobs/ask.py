@@ -46,10 +46,8 @@ def submit(job: Job, results_dir: Results = None, as_json: Json = False) -> None
 def status(job: Job, results_dir: Results = None, as_json: Json = False) -> None:
     """Show the state of a job: the cluster's state and reason, and each of its runs."""
     from harness.jobs.show import job_page, standing
-    from harness.records.job import job_dir_of
 
-    job_dir = job_dir_of(job, results_dir)
-    found = standing(job_dir, _controller(job_dir))
+    found = standing(*_found(job, results_dir))
     answer(lambda: found, lambda: job_page(found), as_json=as_json)
 
 
@@ -67,7 +65,6 @@ def wait(
     from harness.cluster.following import wait_and_judge
     from harness.cluster.showing import JobDisplay
     from harness.measure.experiment import Display
-    from harness.records.job import job_dir_of
     from harness.sweep.reports import SweepDisplay
     from harness.sweep.run import answer_job
 
@@ -76,8 +73,7 @@ def wait(
     def judge(record: "JobRecord") -> "ExitCode":
         return answer_job(record, SweepDisplay(as_json)) if record.what == "sweep" else judge_runs(record, display)
 
-    job_dir = job_dir_of(job, results_dir)
-    raise typer.Exit(int(wait_and_judge(job_dir, _controller(job_dir), display, judge, timeout)))
+    raise typer.Exit(int(wait_and_judge(*_found(job, results_dir), display, judge, timeout)))
 
 
 @app.command()
@@ -85,19 +81,19 @@ def cancel(job: Job, results_dir: Results = None, as_json: Json = False) -> None
     """Cancel a job. Its ranks stop and keep what they measured; `jobs wait` collects it."""
     from harness.jobs.show import CancelledDocument
     from harness.jobs.show import cancel as cancel_job
-    from harness.records.job import job_dir_of
     from harness.show.page import Line, Page
 
-    job_dir = job_dir_of(job, results_dir)
-    submitted = cancel_job(job_dir, _controller(job_dir))
+    job_dir, controller = _found(job, results_dir)
+    submitted = cancel_job(job_dir, controller)
     document = CancelledDocument(job_dir=str(job_dir), job_id=submitted.job_id)
     text = f"job {submitted.job_id} is cancelled; collect it: {command_text('jobs', 'wait', job_dir)}"
     answer(lambda: document, lambda: Page((Line(text, whole=True),)), as_json=as_json)
 
 
-def _controller(job_dir: Path) -> "Controller":
+def _found(job: str, results: Path | None) -> tuple[Path, "Controller"]:
     from harness.cluster.submission import controller_of
     from harness.launch.environment import this_host
-    from harness.records.job import read_job
+    from harness.records.job import job_dir_of, read_job
 
-    return controller_of(read_job(job_dir).options, this_host().shell)
+    job_dir = job_dir_of(job, results)
+    return job_dir, controller_of(read_job(job_dir).options, this_host().shell)

@@ -5,9 +5,10 @@ from dataclasses import replace
 from shlex import quote
 
 from harness.cli.options import EngineOptions, ExperimentOptions, JudgeOptions, LaunchOptions, RunOutput, SweepNodes
+from harness.cli.requests import read
 from harness.errors import BadRequestError, ExitCode, Problems
 from harness.launch.environment import Host, this_host
-from harness.measure.understanding import Settled, settle
+from harness.measure.understanding import settle
 from harness.records.job import CLUSTERS
 from harness.resolve.sweep_file import Over
 from harness.sweep.ask import SweepOptions, follower, sweep_request
@@ -40,13 +41,7 @@ def run_ab(
     if output.explain:
         problem = "--explain shows one run, but --ab makes two"
         raise BadRequestError(problem, remedy="use --explain with --dryrun for each")
-    nodes = SweepNodes(
-        nnodes=launch.nnodes,
-        node_rank=launch.node_rank,
-        master_addr=launch.master_addr,
-        master_port=launch.master_port,
-        sweep_dir=launch.run_dir,
-    )
+    nodes = read(SweepNodes, launch, sweep_dir=launch.run_dir)
     how = SweepOptions(repeats=launch.repeats, as_json=output.as_json)
     display = SweepDisplay(as_json=output.as_json)
     if nodes.node_rank != 0:
@@ -64,14 +59,9 @@ def ab_request(text: str, sweep: SweepRequest, host: Host) -> SweepRequest:
     BadRequestError for several values, for a setting that cannot be varied, and for a B equal to A.
     """
     problems = Problems()
-    axis: SweptAxis | None = None
-    settled: Settled | None = None
-    with problems.collecting():
-        axis = _axis(text)
-    with problems.collecting():
-        settled = settle(sweep.run_request(sweep.asked), host)
-    problems.raise_if_any()
-    assert axis and settled  # otherwise there were problems
+    axis = problems.tried(lambda: _axis(text))
+    settled = problems.having(problems.tried(lambda: settle(sweep.run_request(sweep.asked), host)))
+    assert axis  # otherwise there were problems
     a, b, asked = axis.read(settled.spec), axis.values[0], sweep.asked
     if axis.name == _ALLOCATOR and a in (UNSET, b):
         a = ""
