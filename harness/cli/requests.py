@@ -142,7 +142,7 @@ def run_request(
         force=frozenset(asked.force or ()),
         gate=read(GateOptions, judge),
         launch=read(LaunchSettings, launch),
-        nodes=read(Nodes, launch, chosen_port=False),
+        nodes=read(Nodes, launch),
     )
 
 

@@ -57,7 +57,7 @@ class Slurm(Controller):
             identifier, _, command = line.strip().partition("|")
             if line.startswith("CLUSTER: "):
                 cluster = line.removeprefix("CLUSTER: ").strip()
-            elif identifier.isdecimal() and command.strip() == str(job.script_path):
+            elif identifier.isdecimal() and command.strip() == str(job.record.script_path):
                 found = SubmittedRecord(job_id=identifier, cluster=cluster, submitted_at=submitted_at)
         return found
 

@@ -111,7 +111,7 @@ class Controller(ABC):
                 raise NotSubmittedError(message, remedy=f"nothing is queued; {again} tries again")
             raise RunFailedError(f"{message}; the job may be queued", remedy=f"{again} checks this before it submits")
         if answer.code != 0:
-            raise self._refusal(job, answer, f"the job was not submitted; its file is {job.script_path}")
+            raise self._refusal(job, answer, f"the job was not submitted; its file is {job.record.script_path}")
         return self._accepted(answer, job, submitted_at)
 
     def cancel(self, job: SubmittedRecord) -> None:

@@ -70,8 +70,8 @@ class JobDisplay:
     def prepared(self, job: ClusterJob) -> None:
         """Show a job that was written but not submitted."""
         self._answer(
-            PreparedDocument.of_job(job.record, script=job.script_path, submit_command=job.submit_command),
-            f"prepared {job.script_path}",
+            PreparedDocument.of_job(job.record, script=job.record.script_path, submit_command=job.submit_command),
+            f"prepared {job.record.script_path}",
             f"submit it: {command_text('jobs', 'submit', job.record.job_dir)}",
         )
 

@@ -147,7 +147,7 @@ def prepare(record: JobRecord, host: Host) -> ClusterJob:
     job = cluster_job(record, host)
     write_once(Path(record.job_dir) / JOB, job_text(record))
     # Variables of the shell may hold bytes that are not UTF-8. They stay as they are.
-    write_atomically(job.script_path, job.render().encode("utf-8", "surrogateescape"))
+    write_atomically(job.record.script_path, job.render().encode("utf-8", "surrogateescape"))
     return job
 
 

@@ -4,7 +4,6 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from harness.errors import BadRequestError
 from harness.launch.environment import SAFE_PATH, EnvVar
@@ -57,10 +56,6 @@ class ClusterJob(ABC):
     @abstractmethod
     def render(self) -> str:
         """Return the file, whole."""
-
-    @property
-    def script_path(self) -> Path:
-        return self.record.script_path
 
     @property
     def task(self) -> tuple[str, ...]:

@@ -117,7 +117,7 @@ class KubeflowJob(ClusterJob):
     def submit_command(self) -> tuple[str, ...]:
         """Return the command. Strict: otherwise Kubernetes drops fields that this release of Trainer lacks."""
         path = f"{TRAIN_JOBS.format(namespace=self.asked.namespace)}?fieldValidation=Strict"
-        return ("kubectl", "create", "--raw", path, "-f", str(self.script_path))
+        return ("kubectl", "create", "--raw", path, "-f", str(self.record.script_path))
 
     def render(self) -> str:
         """Return the TrainJob as JSON."""

@@ -21,16 +21,12 @@ _ADDRESS = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9.:\[\]_-]*")
 
 @dataclass(frozen=True)
 class Nodes:
-    """``--nnodes --node_rank --master_addr --master_port``. Address and port None: chosen by :func:`build_plan`.
-
-    ``chosen_port``: this program picked the port and may pick another.
-    """
+    """``--nnodes --node_rank --master_addr --master_port``. Address and port None: chosen by :func:`build_plan`."""
 
     nnodes: int = 1
     node_rank: int = 0
     master_addr: str | None = None
     master_port: int | None = None
-    chosen_port: bool = False
 
 
 def free_port() -> int:
@@ -97,12 +93,14 @@ class LaunchRequest:
 class LaunchPlan:
     """Ranks of one node under torchrun. ``worker``: the script part of torchrun's command line.
 
-    ``num_steps`` serves the estimate of the remaining time.
+    ``num_steps`` serves the estimate of the remaining time. ``chosen_port``: this program picked the port of the
+    rendezvous and may pick another.
     """
 
     run_dir: Path
     python: str
     rendezvous: Nodes
+    chosen_port: bool
     num_local_ranks: int
     worker: tuple[str, ...]
     sampler: tuple[str, ...] | None
@@ -232,7 +230,8 @@ def build_plan(request: LaunchRequest) -> LaunchPlan:
     return LaunchPlan(
         run_dir=run_dir,
         python=host.python,
-        rendezvous=replace(nodes, master_addr=nodes.master_addr or LOOPBACK, master_port=port, chosen_port=is_free),
+        rendezvous=replace(nodes, master_addr=nodes.master_addr or LOOPBACK, master_port=port),
+        chosen_port=is_free,
         num_local_ranks=num_local_ranks,
         worker=("-m", "harness.engine.worker", "--run_dir", str(run_dir)),
         sampler=None if spec.gpu_type.is_cpu or not settings.sample_interval_ms else sampler,

@@ -70,7 +70,7 @@ class SlurmJob(ClusterJob):
     def submit_command(self) -> tuple[str, ...]:
         """Return the command. The job gets only variables that the file exports or that are passed by name."""
         names = ",".join(self.record.launch.pass_env) or "NIL"
-        return ("sbatch", "--parsable", f"--export={names}", str(self.script_path))
+        return ("sbatch", "--parsable", f"--export={names}", str(self.record.script_path))
 
     @property
     def test_only(self) -> tuple[str, ...]:

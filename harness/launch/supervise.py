@@ -119,7 +119,7 @@ def supervise(plan: LaunchPlan, on_progress: OnProgress, parents: WarmParents | 
     adopt_orphans()
     with interruption() as caught, sampling(plan, caught) as unwatched:
         outcome = _attempt(plan, on_progress, caught, parents)
-        if plan.rendezvous.chosen_port and port_was_taken(outcome) and caught.signal is None:
+        if plan.chosen_port and port_was_taken(outcome) and caught.signal is None:
             other = replace(plan, rendezvous=replace(plan.rendezvous, master_port=free_port()))
             outcome = _attempt(other, on_progress, caught, parents)
         outcome = outcome.model_copy(update={"unwatched": unwatched()})

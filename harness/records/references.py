@@ -75,13 +75,9 @@ def folder_of(reference: str | Path, kind: Kind, results: Path | None = None) ->
     path, parent = Path(reference), results_dir(results) / f"{kind}s"
     if path.is_file() and path.name == MARKS[kind]:
         return path.parent
-    if path.is_dir():
-        if not (path / MARKS[kind]).exists():
-            refuse_other_kinds(path, (kind,))
-        return path
-    if not named(str(reference), folders(parent)):
+    if not (path / MARKS[kind]).exists() and not named(str(reference), folders(parent)):
         refuse_other_kinds(reference, (kind,), results)
-    return folder_named(str(reference), kind, parent)
+    return path if path.is_dir() else folder_named(str(reference), kind, parent)
 
 
 def refuse_other_kinds(reference: str | Path, wanted: tuple[Kind, ...], results: Path | None = None) -> None:

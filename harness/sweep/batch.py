@@ -106,7 +106,7 @@ class SweepBatch(Batch[PlannedCell]):
     def interrupted(self, reason: str, due: DueCell | None = None) -> None:
         """Record the interruption of a run that was at work."""
         if due is not None:
-            self._event("interrupted", due.entry.name, reason)
+            self.note(SweepEvent(time=utc_now(), kind="interrupted", cell=due.entry.name, reason=reason))
 
     def require_startable(self, node_rank: int = 0) -> None:
         """Raise one BadRequestError for all reasons why runs of the plan cannot start here. Starts nothing."""
@@ -135,11 +135,8 @@ class SweepBatch(Batch[PlannedCell]):
         learned = tuple((other.name, why) for other, why in lessons(cell, record, others))
         for name, why in learned:
             self._taught.add(name)
-            self._event("taught", name, why, by=cell.name)
+            self.note(SweepEvent(time=utc_now(), kind="taught", cell=name, reason=why, by=cell.name))
         return learned
-
-    def _event(self, kind: Literal["taught", "interrupted"], cell: str, reason: str, by: str | None = None) -> None:
-        self.note(SweepEvent(time=utc_now(), kind=kind, cell=cell, reason=reason, by=by))
 
 
 def _place(due: DueCell) -> Place:

@@ -69,7 +69,7 @@ def test_a_submission_that_nobody_answered_is_made_again_once_slurm_knows_no_suc
 
 
 def test_a_job_that_slurm_took_without_saying_so_is_not_submitted_again(job, answers, num_calls):
-    slurm = answers(sbatch=[fails(LATE)], squeue=[f"echo 'CLUSTER: big'; echo '9|{job[0].script_path}'"])
+    slurm = answers(sbatch=[fails(LATE)], squeue=[f"echo 'CLUSTER: big'; echo '9|{job[0].record.script_path}'"])
     submitted = submit(slurm, job[0])
 
     assert (submitted.job_id, submitted.cluster) == ("9", "big")
@@ -106,12 +106,12 @@ def test_a_refusal_is_neither_looked_for_nor_tried_again(job, answers, num_calls
 def test_a_prepared_job_that_is_queued_already_is_taken_up(job, answers, num_calls, tmp_path):
     submitted_job, host = job
     prepare(submitted_job.record, host)
-    answers(sbatch=["echo 8"], squeue=[f"echo '9|{submitted_job.script_path}'"])
+    answers(sbatch=["echo 8"], squeue=[f"echo '9|{submitted_job.record.script_path}'"])
     host = replace(host, shell={"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"})
-    submitted = submit_prepared(submitted_job.script_path.parent, host)
+    submitted = submit_prepared(submitted_job.record.script_path.parent, host)
 
     assert (submitted.job_id, num_calls("sbatch")) == ("9", 0)
-    folder = submitted_job.script_path.parent
+    folder = submitted_job.record.script_path.parent
     refused(lambda: submit_prepared(folder, host), str(folder))
 
 

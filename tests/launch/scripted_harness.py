@@ -16,7 +16,8 @@ run_dir, python, *worker = sys.argv[1 + warm :]
 plan = LaunchPlan(
     run_dir=Path(run_dir),
     python=python,
-    rendezvous=Nodes(1, 0, "127.0.0.1", free_port(), chosen_port=True),
+    rendezvous=Nodes(1, 0, "127.0.0.1", free_port()),
+    chosen_port=True,
     num_local_ranks=2,
     worker=tuple(worker),
     sampler=None,

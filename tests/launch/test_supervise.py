@@ -110,7 +110,7 @@ def test_a_taken_port_is_tried_once_again_with_another_unless_the_user_chose_it(
     scripted, chosen_by_us, status, num_ports
 ):
     plan = scripted("ok", "0", "port-taken-once")
-    plan = replace(plan, rendezvous=replace(plan.rendezvous, chosen_port=chosen_by_us))
+    plan = replace(plan, chosen_port=chosen_by_us)
     assert run(plan).status == status
     assert len(set((plan.run_dir / "ranks" / "ports").read_text().split())) == num_ports
 
@@ -202,7 +202,7 @@ def test_only_an_agent_that_could_not_listen_lost_its_port():
 @pytest.fixture
 def plan(make_plan):
     """The second of three nodes."""
-    plan = make_plan(rendezvous=Nodes(3, 1, "127.0.0.1", 29500, chosen_port=False))
+    plan = make_plan(rendezvous=Nodes(3, 1, "127.0.0.1", 29500), chosen_port=False)
     (plan.run_dir / "ranks").mkdir(parents=True)
     return plan
 

@@ -70,7 +70,7 @@ def test_a_taken_port_is_replaced_unless_somebody_asked_for_it(torchrun, parents
     with socket.socket() as other:
         other.bind(("", plan.rendezvous.master_port))
         other.listen()
-        outcome = run(replace(plan, rendezvous=replace(plan.rendezvous, chosen_port=chosen_by_us)), parents)
+        outcome = run(replace(plan, chosen_port=chosen_by_us), parents)
     assert (outcome.status, outcome.num_killed) == (status, 0)
     assert "EADDRINUSE" in plan.launcher_log.read_text() + (outcome.reason or "")
 
