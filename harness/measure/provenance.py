@@ -24,7 +24,7 @@ def provenance(
 
     ``plan`` None: nothing was started.
     """
-    first = next((rank for rank in ranks if rank.device), None)
+    first, checkout = next((rank for rank in ranks if rank.device), None), checkout_dir()
     finished, duration_s = datetime.now(UTC), round(time.monotonic() - began_s, 3)
     return Provenance(
         started_at=(finished - timedelta(seconds=duration_s)).isoformat(timespec="seconds"),
@@ -33,7 +33,7 @@ def provenance(
         command=own_command(),
         mbr_perf=harness.__version__,
         git_commit=git_commit(),
-        git_branch=git_branch(),
+        git_branch=(git(checkout, "symbolic-ref", "--quiet", "--short", "HEAD") or None) if checkout else None,
         container=container_of(host.shell),
         job_id=host.shell.get("SLURM_ARRAY_JOB_ID") or host.shell.get("SLURM_JOB_ID"),
         hostname=host.hostname,
@@ -64,12 +64,6 @@ def git_commit() -> str | None:
     described = git(checkout, "rev-parse", "HEAD")
     dirty = git(checkout, "status", "--porcelain", "--untracked-files=no")
     return None if described is None else described + ("+" if dirty else "")
-
-
-def git_branch() -> str | None:
-    """Return the checkout's branch; None on a detached head and for an installed wheel."""
-    checkout = checkout_dir()
-    return (git(checkout, "symbolic-ref", "--quiet", "--short", "HEAD") or None) if checkout else None
 
 
 def git(folder: Path, *arguments: str) -> str | None:

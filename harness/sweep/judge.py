@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean
 
 from harness.foreign.exporting import sayable, to_paste
@@ -87,13 +86,10 @@ def recommend(cells: Sequence[CellVerdict], times: Times, margin: float) -> Reco
         rest = f", {len(fitting) - len(tied)} of them slower" * (len(tied) < len(fitting))
         is_limited = bool(limits_of((cell.spec for cell in cells), margin))
         return _by_memory(tied, reference, times, f"There are {among}{rest}.", is_limited=is_limited)
-    why = f"{best.name} is the fastest of {among}; {_own(best, reference)}{_faster(best, able, times)}."
-    return Recommendation(best.name, why, (best.name,))
-
-
-def _faster(best: CellVerdict, able: Sequence[CellVerdict], times: Times) -> str:
     names = [cell.name for cell in able if cell.fits is False and times.is_faster(cell, best)]
-    return f"; faster, but with less memory free: {', '.join(names)}" if names else ""
+    faster = f"; faster, but with less memory free: {', '.join(names)}" if names else ""
+    why = f"{best.name} is the fastest of {among}; {_own(best, reference)}{faster}."
+    return Recommendation(best.name, why, (best.name,))
 
 
 def _by_memory(
@@ -115,12 +111,6 @@ def _by_memory(
     takes = f"{use.name} takes {'as much memory as the others' if is_equal else 'the least memory'}"
     takes = f"{takes}: {_own(use, reference, with_time=False)}"
     return Recommendation(use.name, f"{takes}. {among} {noise_text}", names, is_equal)
-
-
-def unfinished(num_due: int, sweep_dir: Path) -> Recommendation:
-    """Return no recommendation yet: a missing run may be faster than all others."""
-    go_on = command_text("sweep", "--resume", sweep_dir)
-    return Recommendation(None, f"{counted(num_due, 'run')} still to do: {go_on}")
 
 
 def _cost(cell: CellVerdict) -> tuple[float, int]:
@@ -181,7 +171,9 @@ def judge_sweep(
     cells = [judged(cell, control, instead, plan.margin, gate) for cell in found]
     best = pareto(cells, times)
     num_due = data.num_due
-    use = unfinished(num_due, data.sweep_dir) if num_due else recommend(cells, times, plan.margin)
+    go_on = command_text("sweep", "--resume", data.sweep_dir)
+    missing = Recommendation(None, f"{counted(num_due, 'run')} still to do: {go_on}")
+    use = missing if num_due else recommend(cells, times, plan.margin)  # a missing run may be faster than all others
     best_spec = next((cell.spec for cell in cells if cell.name == use.cell), None)
     has_words = best_spec and control.spec and sayable(best_spec, control.spec)
     unused = gate.names_one_golden and not any(cell.golden for cell in cells)

@@ -101,23 +101,18 @@ def answer(batch: SweepBatch, display: SweepDisplay, signal: int | None = None) 
         verdict = judge_sweep(data, gate)
     except BadRequestError as error:
         raise BadRequestError(str(error), remedy=f"the sweep itself is kept in {batch.folder}") from error
-    reports = _reports(verdict, data, display)
+    reports: tuple[Path, ...] = ()
+    try:
+        reports = write_reports(verdict, data, data.sweep_dir / REPORT)
+    except BadRequestError as error:  # a failed report must not hide the answer
+        again = command_text("report", data.sweep_dir, "--out", "FOLDER")
+        display.narrate(f"the reports could not be written: {error}; {again} tries again")
     if signal is not None:
         code = ExitCode.TERMINATED if signal == SIGTERM else ExitCode.INTERRUPTED
         display.stopped(verdict, reports, batch.folder, num_due, code)
         return code
     display.result(verdict, reports, batch.folder, num_due)
     return sweep_exit_code(verdict, gate, num_due)
-
-
-def _reports(verdict: SweepVerdict, data: SweepData, display: SweepDisplay) -> tuple[Path, ...]:
-    """Return the written files: a failed report must not hide the answer."""
-    try:
-        return write_reports(verdict, data, data.sweep_dir / REPORT)
-    except BadRequestError as error:
-        again = command_text("report", data.sweep_dir, "--out", "FOLDER")
-        display.narrate(f"the reports could not be written: {error}; {again} tries again")
-        return ()
 
 
 def sweep_exit_code(verdict: SweepVerdict, gate: GateOptions, num_due: int) -> ExitCode:

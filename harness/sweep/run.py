@@ -43,7 +43,7 @@ def dry_run_sweep(request: SweepRequest, display: SweepDisplay, cluster: Cluster
         display.plan(plan_sweep(request, host, asks_megatron=False, waits=pass_time))
         return
     plan, results = _planned(request, host), results_dir(request.results_dir).absolute()
-    batch = _unstarted(plan, host, results)
+    batch = SweepBatch(results / SWEEP_FOLDERS.parent / "SWEEP", host, plan)
     job = sweep_job(batch, cluster, results).checked(host)
     if display.as_json:
         json.answer(SweepJobPlanDocument.of(plan, job=launch_document(job)))
@@ -153,7 +153,7 @@ def start_sweep_on_cluster(request: SweepRequest, cluster: ClusterRequest, displ
     """
     host, results = this_host(), results_dir(request.results_dir).absolute()
     plan = _planned(request, host)
-    batch = _unstarted(plan, host, results)
+    batch = SweepBatch(results / SWEEP_FOLDERS.parent / "SWEEP", host, plan)
     require_accepted(sweep_job(batch, cluster, results), cluster, host)
     named = request.sweep_dir
     sweep_dir = made_sweep_dir(named.absolute()) if named else SWEEP_FOLDERS.new_dir(results, plan.recipe)
@@ -210,10 +210,6 @@ def _without_jobs(reference: str, results: Path | None, host: Host) -> SweepBatc
                 remedy=f"{command_text('jobs', 'wait', job_dir)}, or {command_text('jobs', 'cancel', job_dir)}",
             )
     return batch
-
-
-def _unstarted(plan: SweepPlan, host: Host, results: Path) -> SweepBatch:
-    return SweepBatch(results / SWEEP_FOLDERS.parent / "SWEEP", host, plan)
 
 
 def _submitted(batch: SweepBatch, cluster: ClusterRequest, results: Path, display: SweepDisplay) -> ExitCode:
