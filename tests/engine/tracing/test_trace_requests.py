@@ -1,10 +1,8 @@
 """What the tracer refuses, what it assumes aloud, and that cases do not disturb each other."""
 
 import pytest
-from pydantic import ValidationError
 
 from harness.experiment.experiment import OffloadSpec
-from harness.records.trace import TraceRequest
 
 pytestmark = pytest.mark.train
 
@@ -102,15 +100,3 @@ def test_the_two_parts_of_a_layer_leave_alive_what_the_layer_saves(trace, models
         <= plain.saved_bytes
         <= plain.attention_bytes + plain.mlp_bytes + plain.hidden_bytes
     )
-
-
-def test_what_cannot_be_asked_is_no_request(models):
-    case = models.case("same", models.llama())
-    with pytest.raises(ValidationError, match="same key"):
-        TraceRequest(cases=(case, case), implementation="local")
-    with pytest.raises(ValidationError, match="computes nothing"):
-        TraceRequest(cases=(case,), implementation="transformer_engine", device="cpu")
-    with pytest.raises(ValidationError, match="no experts"):
-        models.case("x", models.llama(), "moe")
-    with pytest.raises(ValidationError, match="mtp"):
-        models.case("x", models.deepseek(), "moe", mtp=True)
