@@ -5,11 +5,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Generic, Literal, TypeVar
 
-from harness.batch.launches import Predicting, nodes_of, predicting_run, understood_again
+from harness.batch.launches import nodes_of, understood_again
 from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.frozen import Frozen
@@ -139,9 +138,8 @@ class Batch(ABC, Generic[Entry]):
     ) -> Ran:
         """Take part in the run on this node. Errors as for :meth:`understood` and `launched`."""
         understood, following = self.understood(due, run_dir, node_rank), self.following(due, progress)
-        predicting = partial(self.prediction, due, understood)
-        run_id = self.planned(due).run_id
-        return launched(understood, run_id, progress=following, prediction=predicting, parents=parents)
+        run_id, kept = self.planned(due).run_id, self.prediction(due)
+        return launched(understood, run_id, progress=following, kept=kept, parents=parents)
 
     def job_run(self, due: DueRun[Entry]) -> JobRun:
         """Return the run as a Slurm job takes it."""
@@ -158,15 +156,15 @@ class Batch(ABC, Generic[Entry]):
             build=planned.build,
         )
 
-    def prediction(self, due: DueRun[Entry], understood: Understood) -> Predicting:
-        """Return the planned prediction, else one made before or during the run."""
+    def prediction(self, due: DueRun[Entry]) -> KeptPrediction | None:
+        """Return the planned prediction; None if one is to be made before or during the run."""
         kept = KeptPrediction(due.entry.prediction, due.entry.no_prediction)
-        return predicting_run(kept, understood, predicts=self.predicts and kept.prediction is None)
+        return None if self.predicts and kept.prediction is None else kept
 
     def following(self, due: DueRun[Entry], progress: CellProgress) -> Following:
         """Shows the steps of the run."""
         show = progress.start(self.planned(due).title, due.entry.spec.measure.max_steps)
-        return lambda _: nullcontext(lambda now: show(str(now.phase or "start"), now.step, now.last_step_s, now.eta_s))
+        return nullcontext(lambda now: show(str(now.phase or "start"), now.step, now.last_step_s, now.eta_s))
 
 
 Shows = Callable[[int], AbstractContextManager[CellProgress]]

@@ -1,8 +1,7 @@
 """One run of a batch: its folder, its launch from the plan on disk, or the record that it was never launched."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping
 from glob import escape
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from harness.launch.environment import Host
 from harness.launch.machine import software_for
 from harness.launch.plan import LaunchPlan, LaunchRequest, Nodes
 from harness.launch.replay import LAUNCHERS
-from harness.measure.prediction import KeptPrediction, predicting
 from harness.measure.provenance import provenance
 from harness.measure.understanding import Understood, rule_problem
 from harness.records.batches import BatchLaunch, PlannedEntry
@@ -74,21 +72,6 @@ def require_same_software(before: Mapping[str, Software], host: Host, what: str,
         if changed:
             problem = f"--resume: the {what} began with {'; '.join(changed)}; new runs would not be comparable"
             raise BadRequestError(problem, remedy=f"install the software it began with, or start a new {what}")
-
-
-Predicting = AbstractContextManager[Callable[[int | None], KeptPrediction]]
-
-
-@contextmanager
-def predicting_run(
-    kept: KeptPrediction, understood: Understood, *, predicts: bool
-) -> Iterator[Callable[[int | None], KeptPrediction]]:
-    """The ``kept`` prediction of the run. If it ``predicts``, a prediction is made before or during the run."""
-    if not predicts:
-        yield lambda _: kept
-        return
-    with predicting(understood, understood.launch.nodes) as predicted:
-        yield predicted
 
 
 def unstarted_record(run: JobRun, failure: str, host: Host, software: Software | None = None) -> RunRecord:

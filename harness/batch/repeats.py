@@ -15,7 +15,7 @@ from harness.launch.plan import LaunchPlan, Nodes
 from harness.launch.required import require_machine
 from harness.measure.experiment import Display, judge, require_megatron, run_folder
 from harness.measure.launched import Ran, launched
-from harness.measure.prediction import cached_prediction, predicting
+from harness.measure.prediction import cached_prediction
 from harness.measure.understanding import RunRequest, Understood, settle, understand
 from harness.records.batches import BatchLaunch
 from harness.records.folders import results_dir
@@ -44,8 +44,7 @@ def run_experiment(request: RunRequest, display: Display) -> ExitCode:
     while len(ran) < request.repeats and (not ran or (ran[-1].record.status == "ok" and ran[-1].signal is None)):
         run_dir = run_folder(request)
         here, warn = understood.in_folder(run_dir), partial(display.warn_of_misfit, understood)
-        prediction = partial(predicting, here, request.nodes, warn)
-        ran.append(launched(here, run_dir.name, progress=display.progress, prediction=prediction))
+        ran.append(launched(here, run_dir.name, progress=display.progress(here), before_start=warn))
     if request.nodes.node_rank > 0:
         return status_exit_code(ran[-1].record.status, ran[-1].signal)
     return judge(ran, request.gate, request.results_dir, display)

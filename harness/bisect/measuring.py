@@ -5,7 +5,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.batch.launches import fresh_folder, predicting_run, understood_again
+from harness.batch.launches import fresh_folder, understood_again
 from harness.bisect.pins import pinned_build
 from harness.bisect.revisions import copied
 from harness.bisect.values import BisectPlan, Measured
@@ -126,12 +126,11 @@ class Bench:
         def shown(now: Progress) -> None:
             show(str(now.phase or "start"), now.step, now.last_step_s, now.eta_s)
 
-        kept = KeptPrediction(None, "bisect compares runs with each other")
         ran = launched(
             understood,
             run.run_id,
-            progress=lambda _: nullcontext(shown),
-            prediction=lambda: predicting_run(kept, understood, predicts=False),
+            progress=nullcontext(shown),
+            kept=KeptPrediction(None, "bisect compares runs with each other"),
             parents=self.parents,
         )
         if ran.signal is not None:

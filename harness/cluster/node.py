@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.batch.launches import make_folder, predicting_run, understood_again, unstarted_record
+from harness.batch.launches import make_folder, understood_again, unstarted_record
 from harness.batch.nodes import is_restarted
 from harness.cluster.commands import Slurm
 from harness.cluster.state import JobState, from_scontrol
@@ -208,23 +208,22 @@ class NodeOfJob:
         return understood
 
     def _launched(self, understood: Understood, run: JobRun) -> RunRecord:
-        kept = KeptPrediction(run.prediction, run.no_prediction)
-        predicts = run.prediction is None and not run.no_prediction
+        is_planned = run.prediction is not None or run.no_prediction
         return launched(
             understood,
             run.run_id,
-            progress=lambda _: nullcontext(lambda _: None),  # the submitter reads the ranks' own heartbeats
-            prediction=lambda: predicting_run(kept, understood, predicts=predicts),
-            command=self.job.command,
+            progress=nullcontext(lambda _: None),  # the submitter reads the ranks' own heartbeats
+            kept=KeptPrediction(run.prediction, run.no_prediction) if is_planned else None,
             parents=self.parents,
             amended=self._amended,
         ).record
 
     def _amended(self, record: RunRecord) -> RunRecord:
-        """Add the job's id to the record, and the cluster's reason if the cluster ended the run."""
+        """Add the job's id and command to the record, and the cluster's reason if the cluster ended the run."""
         place, options = self.place, self.job.options
         known: dict[str, object] = {"notes": (*record.notes, f"{options.cluster} job {place.job_id} on {place.nodes}")}
-        where = {"container": options.container_image} if options.container_image is not None else {}
+        where: dict[str, object] = {"command": self.job.command}
+        where |= {"container": options.container_image} if options.container_image is not None else {}
         where |= {} if options.serves_nodes else {"job_id": place.job_id}
         known["provenance"] = record.provenance.model_copy(update=where)
         # An agent that gets Slurm's signal before its handler is set fails; this process got the signal too.

@@ -14,7 +14,7 @@ from harness.launch.replay import ReplayPlan, execute
 from harness.launch.supervise import ended_badly
 from harness.launch.warm import WarmParents
 from harness.measure.bridge import keep_config
-from harness.measure.prediction import KeptPrediction
+from harness.measure.prediction import KeptPrediction, predicting
 from harness.measure.provenance import provenance
 from harness.measure.ranks import read_back, status_of, suspicions
 from harness.measure.understanding import Understood
@@ -45,11 +45,7 @@ def wait_for_other_nodes(run_dir: Path, nodes: Nodes, patience_s: float = PATIEN
     )
 
 
-Following = Callable[[Understood], AbstractContextManager[Callable[[Progress], None]]]
-# Returns the prediction. Its argument: the signal that ended the ranks, if any.
-Foretelling = Callable[[], AbstractContextManager[Callable[[int | None], KeptPrediction]]]
-# Adds to the record of the launch what else is known. Returns the record to commit.
-Amending = Callable[[RunRecord], RunRecord]
+Following = AbstractContextManager[Callable[[Progress], None]]
 
 
 @dataclass(frozen=True)
@@ -66,15 +62,15 @@ def launched(
     run_id: str,
     *,
     progress: Following,
-    prediction: Foretelling,
-    command: tuple[str, ...] | None = None,
+    kept: KeptPrediction | None = None,
+    before_start: Callable[[KeptPrediction], None] = lambda _: None,
     parents: WarmParents | None = None,
-    amended: Amending = lambda record: record,
+    amended: Callable[[RunRecord], RunRecord] = lambda record: record,
 ) -> Ran:
     """Launch once and, on the first node, commit the record. The ranks' files stay on disk however the launch ends.
 
-    The run's folder exists and holds no run. ``command``: the user's, if it differs from that of this process.
-    ``amended`` completes the record before it is committed. RunFailedError as in :func:`disk_faults_reported`.
+    The run's folder exists and holds no run. ``kept``, ``before_start``: as for `predicting`. ``amended`` completes the
+    record before it is committed. RunFailedError as in :func:`disk_faults_reported`.
     """
     began_s, run_dir, nodes = time.monotonic(), understood.launch.run_dir, understood.launch.nodes
     number = f"_node_{nodes.node_rank:03d}" if nodes.node_rank else ""  # nodes share the folder
@@ -85,16 +81,12 @@ def launched(
         write_atomically(run_dir / f"plan{number}.txt", redact(understood.plan.render()))
         if nodes.node_rank == 0:
             claim(run_dir)
-        with prediction() as predicted:
-            with progress(understood) as on_progress:
+        with predicting(understood, kept, before_start) as predicted:
+            with progress as on_progress:
                 outcome = execute(understood.plan, on_progress=on_progress, parents=parents)
-            kept = predicted(outcome.signal)
+            made = predicted(outcome.signal)
         late = wait_for_other_nodes(run_dir, nodes) if nodes.node_rank == 0 else ()
-        record = _record(understood, run_id, began_s, outcome, late, kept)
-        if command is not None:
-            origin = record.provenance.model_copy(update={"command": command})
-            record = record.model_copy(update={"provenance": origin})
-        record = amended(_with_restart(run_dir, record))
+        record = amended(_with_restart(run_dir, _record(understood, run_id, began_s, outcome, late, made)))
         if nodes.node_rank == 0:
             write_record(run_dir, record)
     return Ran(record, run_dir, outcome.signal)

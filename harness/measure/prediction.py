@@ -16,7 +16,6 @@ from harness.experiment.gpu import SPARE
 from harness.experiment.software import Software
 from harness.launch.environment import Host, child_environment
 from harness.launch.environment_rows import ALLOCATOR
-from harness.launch.plan import Nodes
 from harness.launch.replay import ReplayPlan
 from harness.measure.understanding import Understood
 from harness.predict.allocator_settings import require_taken
@@ -124,25 +123,28 @@ def tracing(host: Host, *, cached_only: bool = False, niceness: int = 0, stop: E
 
 @contextmanager
 def predicting(
-    understood: Understood, nodes: Nodes, before_start: Callable[[KeptPrediction], None] = lambda _: None
+    understood: Understood,
+    kept: KeptPrediction | None = None,
+    before_start: Callable[[KeptPrediction], None] = lambda _: None,
 ) -> Iterator[Callable[[int | None], KeptPrediction]]:
     """Yield a function that returns the prediction. Call it once, with the signal that ended the ranks, if any.
 
-    Leaving the block abandons an unfinished prediction. Only the first node predicts. ``before_start`` gets what
-    is known before the block is entered: a prediction from the cache, or on the CPU, where a tracer would take cores
-    from the ranks. On GPUs the tracer runs while the ranks start and train.
+    ``kept``: of the plan, if it has one. Leaving the block abandons an unfinished prediction. Only the first node
+    predicts. ``before_start`` gets what is known before the block is entered: a prediction from the cache, or on the
+    CPU, where a tracer would take cores from the ranks. On GPUs the tracer runs while the ranks start and train.
     """
-    spec, software = understood.spec, understood.software
-    if nodes.node_rank > 0:
-        yield lambda _: KeptPrediction(None, "only the first node predicts")
-        return
-    if isinstance(understood.plan, ReplayPlan):
-        yield lambda _: KeptPrediction(None, "replayed: there is no measurement to compare a prediction with")
-        return
-    first = tracing(understood.host, cached_only=not spec.gpu_type.is_cpu)
-    ready = predict_with(first, spec, software)
-    before_start(ready)
-    if ready.prediction or not first.cached_only:
+    spec, software, is_open = understood.spec, understood.software, False
+    if kept is not None:
+        ready = kept
+    elif understood.launch.nodes.node_rank > 0:
+        ready = KeptPrediction(None, "only the first node predicts")
+    elif isinstance(understood.plan, ReplayPlan):
+        ready = KeptPrediction(None, "replayed: there is no measurement to compare a prediction with")
+    else:
+        ready = predict_with(tracing(understood.host, cached_only=not spec.gpu_type.is_cpu), spec, software)
+        before_start(ready)
+        is_open = ready.prediction is None and not spec.gpu_type.is_cpu
+    if not is_open:
         yield lambda _: ready
         return
     stop = Event()

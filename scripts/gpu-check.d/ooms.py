@@ -14,8 +14,7 @@ from shapes import Shape
 
 from harness.failures.classify import Ending, classify
 from harness.failures.verdict import OomClass
-from harness.launch.environment import ALLOCATOR_ALIAS
-from harness.launch.environment_rows import ALLOCATOR
+from harness.launch.environment_rows import ALLOCATOR, ALLOCATOR_ALIAS
 from harness.records.redact import redact
 
 # Certain to be too much: with OOM_SAMPLES per micro-batch a layer keeps more than OOM_TENSORS tensors of hidden size.

@@ -1,8 +1,8 @@
 """The planner against a rank that measures its memory by phase, for every legal recompute setting of a shape."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 
 import phases
@@ -159,8 +159,8 @@ def _measured(runs: Runs, group: Group, row: Row, parents: WarmParents) -> Row:
     run_dir.mkdir(parents=True)
     worker = (str(runs.programs / WORKER), str(run_dir))
     understood = replace(understood, plan=replace(understood.plan, worker=worker))
-    shown = nullcontext(lambda _: None)
-    ran = launched(understood, run_dir.name, progress=lambda _: shown, prediction=_no_prediction, parents=parents)
+    kept = KeptPrediction(None, "compared phase by phase")
+    ran = launched(understood, run_dir.name, progress=nullcontext(lambda _: None), kept=kept, parents=parents)
     seconds = time.monotonic() - began
     runs.took("phases", seconds)
     if ran.signal is not None:
@@ -168,8 +168,3 @@ def _measured(runs: Runs, group: Group, row: Row, parents: WarmParents) -> Row:
     record = ran.record  # one that the deadline stopped is no problem
     problem = "" if record.status == "ok" or timed_out(record) else f"{record.status}: {record.failure}"
     return replace(row, measured=phases.measured(run_dir), problem=problem, seconds=round(seconds, 1))
-
-
-@contextmanager
-def _no_prediction() -> Iterator[Callable[[int | None], KeptPrediction]]:
-    yield lambda _: KeptPrediction(None, "compared phase by phase")

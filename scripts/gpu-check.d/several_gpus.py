@@ -84,7 +84,7 @@ def _checked(control: Ran | Unfinished, ran: Ran) -> Iterator[Check]:
 
 def clean_end(record: RunRecord) -> Check:
     """Check that every rank ended by itself, within FINISH_S of the last step."""
-    if UNENDED.note in record.notes:
-        return judged("clean_end", holds=False, found=UNENDED.note)
+    if UNENDED in record.notes:
+        return judged("clean_end", holds=False, found=UNENDED)
     slowest = max(rank.seconds.get("finish", 0.0) for rank in record.ranks)
     return judged("clean_end", holds=slowest <= FINISH_S, found=f"the slowest rank ended in {slowest:.1f} s")

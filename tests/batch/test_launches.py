@@ -46,19 +46,14 @@ def test_other_software_than_at_the_start_is_refused_by_name():
 def test_a_prediction_is_made_only_by_a_batch_that_predicts_and_where_none_is_planned(batch):
     recorded = batch("ok")
     (run, _) = recorded.due()
-    understood = recorded.understood(run, recorded.planned(run).run_dir)
     planned = PredictionRecord(peak_bytes=1, range_bytes=(1, 1), stages=(), model_flops=1, recompute_flops=0)
 
-    def predicted():
-        with recorded.prediction(run, understood) as answer:
-            return answer(None)
-
-    assert predicted() == KeptPrediction(None, "")
+    assert recorded.prediction(run) == KeptPrediction(None, "")
     type(recorded).predicts = True
     try:
-        assert predicted().reason
+        assert recorded.prediction(run) is None
         run.entry.__dict__["prediction"] = planned
-        assert predicted() == KeptPrediction(planned, "")
+        assert recorded.prediction(run) == KeptPrediction(planned, "")
     finally:
         type(recorded).predicts = False
 
@@ -81,7 +76,7 @@ def test_a_run_shows_its_phase_and_step_under_its_title(batch):
     recorded, shown = batch("ok"), []
     (run, _) = recorded.due()
     progress = SimpleNamespace(start=lambda *begun: shown.append(begun) or (lambda *now: shown.append(now)))
-    with recorded.following(run, progress)(None) as show:
+    with recorded.following(run, progress) as show:
         for phase in (None, "step"):
             show(SimpleNamespace(phase=phase, step=3, last_step_s=0.5, eta_s=1.0))
     assert shown == [("ok", 8), ("start", 3, 0.5, 1.0), ("step", 3, 0.5, 1.0)]

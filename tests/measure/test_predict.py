@@ -91,24 +91,25 @@ def understood(host, tmp_path):
 
 @pytest.mark.train
 def test_on_gpus_the_tracer_runs_while_the_ranks_do(understood):
-    with predicting(understood, Nodes()) as prediction:
+    with predicting(understood) as prediction:
         made = prediction(None)
     assert made.prediction.peak_bytes > 0
-    with predicting(understood, Nodes()) as again:
+    with predicting(understood) as again:
         assert again(2) == made  # what is in the cache needs no waiting
 
 
 @pytest.mark.train
 def test_who_interrupts_a_run_does_not_wait_for_its_prediction(understood):
     began = monotonic()
-    with predicting(understood, Nodes()) as prediction:
+    with predicting(understood) as prediction:
         made = prediction(15)
     assert (made.prediction, made.reason.startswith("interrupted ")) == (None, True)
     assert monotonic() - began < 30
 
 
 def test_only_the_first_node_predicts(understood):
-    with predicting(understood, Nodes(nnodes=2, node_rank=1, master_addr="node0")) as prediction:
+    launch = replace(understood.launch, nodes=Nodes(nnodes=2, node_rank=1, master_addr="node0"))
+    with predicting(replace(understood, launch=launch)) as prediction:
         assert (prediction(None).prediction, "first node" in prediction(None).reason) == (None, True)
 
 
@@ -117,6 +118,6 @@ def test_a_prediction_that_does_not_fit_is_shown_before_the_ranks_start(host, tm
     limited = {"memory_limit": 0.01, "max_steps": 5, "eval_time_start_step": 2}
     asked = Request(model_recipe_name="llama3_8b", gpu="cpu", **limited)
     understood, display = understand(RunRequest(asked=asked), host, tmp_path / "run"), Display()
-    with predicting(understood, Nodes(), lambda kept: display.warn_of_misfit(understood, kept)):
+    with predicting(understood, None, lambda kept: display.warn_of_misfit(understood, kept)):
         shown = capsys.readouterr().err
     assert shown.startswith("Warning: ") and " 10.04 MiB, " in shown
