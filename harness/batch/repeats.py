@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from harness.cluster.collecting import drop_unstarted, runs_of
+from harness.cluster.collecting import runs_of
 from harness.cluster.showing import JobDisplay
 from harness.cluster.submission import JobRequest, hand_over, require_accepted, require_gpu_named
 from harness.errors import BadRequestError, ExitCode, Problems
@@ -86,13 +86,8 @@ def run_on_cluster(request: RunRequest, cluster: ClusterRequest, display: JobDis
     display.run.understood(understood)
     absolute = replace(request, results_dir=results_dir(request.results_dir).absolute())
     folders = [run_folder(absolute).absolute() for _ in range(request.repeats)]
-
-    def refused(job: JobRecord, error: BadRequestError) -> BadRequestError:
-        drop_unstarted(job.runs)
-        return error
-
     asked = _job(request, cluster, understood, folders)
-    return hand_over(asked, cluster, understood.host, display, lambda job: judge_runs(job, display), refused)
+    return hand_over(asked, cluster, understood.host, display, lambda job: judge_runs(job, display))
 
 
 def judge_runs(job: JobRecord, display: JobDisplay) -> ExitCode:

@@ -7,6 +7,7 @@ from typing import Literal
 
 import harness
 from harness.batch.launches import make_folder
+from harness.cluster.collecting import drop_unstarted
 from harness.cluster.commands import Slurm
 from harness.cluster.controller import Answer, Controller
 from harness.cluster.following import wait_and_judge
@@ -90,11 +91,11 @@ def hand_over(
     host: Host,
     display: JobDisplay,
     judge: Callable[[JobRecord], ExitCode],
-    refused: Callable[[JobRecord, BadRequestError], BadRequestError],
+    again: str = "",
 ) -> ExitCode:
     """Make the job's folder and files and submit it. Wait for it and judge it, unless the request says not to.
 
-    ``refused``: makes the error to raise if the cluster refuses the job.
+    ``again``: what to do if the cluster refuses the job, if that is not in the refusal.
     """
     controller = controller_of(cluster.options, host.shell)
     if controller.ignored:
@@ -107,7 +108,10 @@ def hand_over(
     try:
         submitted = submit(job, controller)
     except BadRequestError as error:
-        raise refused(job.record, error) from error
+        drop_unstarted(job.record.runs)
+        if again:
+            raise BadRequestError(str(error), remedy=again) from error
+        raise
     narrate(f"job {submitted.job_id} submitted: {job.record.job_dir}")
     if cluster.detach:
         display.detached(job.record, submitted)

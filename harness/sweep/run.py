@@ -213,12 +213,10 @@ def _without_jobs(reference: str, results: Path | None, host: Host) -> SweepBatc
 
 
 def _submitted(batch: SweepBatch, cluster: ClusterRequest, results: Path, display: SweepDisplay) -> ExitCode:
-    def refused(_: JobRecord, error: BadRequestError) -> BadRequestError:
-        again = f"{command_text('sweep', '--resume', batch.folder, '--launcher', cluster.options.launcher)} ..."
-        return BadRequestError(str(error), remedy=f"its plan is kept: {again} submits it again")
-
     asked, of_job = sweep_job(batch, cluster, results), JobDisplay(Display(as_json=display.as_json))
-    return hand_over(asked, cluster, batch.host, of_job, lambda _: answer(batch, display), refused)
+    again = f"{command_text('sweep', '--resume', batch.folder, '--launcher', cluster.options.launcher)} ..."
+    keeps = f"its plan is kept: {again} submits it again"
+    return hand_over(asked, cluster, batch.host, of_job, lambda _: answer(batch, display), keeps)
 
 
 def _planned(request: SweepRequest, host: Host) -> SweepPlan:
