@@ -5,7 +5,7 @@ get_num_layers_to_build and `pipeline_parallel_layer_layout.py` for the cut), wh
 GPUs.
 """
 
-from harness.experiment.layout_text import LayoutError, Stages, chunks_of_layout, cut_by_layout, stages_of_layout
+from harness.experiment.layout_text import Chunk, LayoutError, Stages, chunks_of_layout, legal_stages
 from harness.experiment.model import ModelSpec, ParallelismSpec
 
 
@@ -21,16 +21,28 @@ def chunks(model: ModelSpec, parallelism: ParallelismSpec) -> Stages:
                 "pipeline_model_parallel_layout already sets the layout; drop num_layers_in_* and account_for_*",
                 "pipeline_model_parallel_layout cannot be set with other pipeline layout arguments.",
             )
-        stages = cut_by_layout(model, parallelism, layout)
+        flat = [*legal_stages(model, parallelism, layout)]
     else:
         cut = _cut_with_uneven_ends if _has_uneven_ends(parallelism) else _cut_evenly
         sizes = cut(model, parallelism)
         flat = ["t" * stage[vp_stage] for vp_stage in range(len(sizes[0])) for stage in sizes]
         flat[0] = f"E{flat[0]}"
         flat[-1] += "m" * (model.mtp_num_layers or 0) + "L"  # after the first, which it may be
-        stages = stages_of_layout(flat, len(sizes))
     _check_interleaving(parallelism)
-    return stages
+    return _numbered(flat, parallelism.pipeline_model_parallel_size)
+
+
+def _numbered(flat: list[str], pp: int) -> Stages:
+    """Number the decoder layers of stages in the order of :func:`parse_layout`, which is that of megatron-core."""
+    cut: list[list[Chunk]] = [[] for _ in range(pp)]
+    first = 0
+    for index, stage in enumerate(flat):
+        size = stage.count("t")
+        cut[index % pp].append(
+            Chunk(tuple(range(first, first + size)), "E" in stage, "L" in stage, mtp_layers=stage.count("m"))
+        )
+        first += size
+    return tuple(tuple(stage) for stage in cut)
 
 
 def layout_problem(model: ModelSpec, parallelism: ParallelismSpec) -> LayoutError | None:

@@ -5,7 +5,7 @@ MTP layer, ``L`` loss; ``|`` ends a stage; ``x*3`` and ``(xy|)*3`` repeat; comma
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -99,8 +99,8 @@ def write_layout(stages: Iterable[str]) -> str:
     return "".join(f"({text}|)*{count}" if count > 1 else f"{text}|" for text, count in groups).removesuffix("|")
 
 
-def cut_by_layout(model: ModelSpec, par: ParallelismSpec, text: str) -> Stages:
-    """Return the stages that ``text`` describes; LayoutError for the first problem, as in megatron-core."""
+def legal_stages(model: ModelSpec, par: ParallelismSpec, text: str) -> tuple[str, ...]:
+    """Return the stages of :func:`parse_layout`; LayoutError for the first problem, as in megatron-core."""
     try:
         flat = parse_layout(text)
     except LayoutSyntaxError as error:
@@ -117,7 +117,7 @@ def cut_by_layout(model: ModelSpec, par: ParallelismSpec, text: str) -> Stages:
         )
     _check_vp_of_layout(par, len(flat) // pp)
     _check_contents(flat, pp, model)
-    return stages_of_layout(flat, pp)
+    return flat
 
 
 def _check_vp_of_layout(par: ParallelismSpec, found: int) -> None:
@@ -164,16 +164,3 @@ def _check_contents(flat: tuple[str, ...], pp: int, model: ModelSpec) -> None:
     for holds, message, text in checks:
         if not holds:
             raise LayoutError("P13", f"pipeline_model_parallel_layout: {message}", text)
-
-
-def stages_of_layout(flat: Sequence[str], pp: int) -> Stages:
-    """Number the decoder layers of stages in the order of :func:`parse_layout`, which is that of megatron-core."""
-    cut: list[list[Chunk]] = [[] for _ in range(pp)]
-    first = 0
-    for index, stage in enumerate(flat):
-        size = stage.count("t")
-        cut[index % pp].append(
-            Chunk(tuple(range(first, first + size)), "E" in stage, "L" in stage, mtp_layers=stage.count("m"))
-        )
-        first += size
-    return tuple(tuple(stage) for stage in cut)

@@ -42,13 +42,8 @@ def calibrate(
     BadRequestError, before anything is written, for runs that cannot be read, for several GPU types, and if the runs
     determine no constant.
     """
-    named = [(each, Path(each)) for each in given]
-    paths = [each for each, path in named if path.exists() and not path.is_dir() and path.name != RECORD]
-    records = _records([each for each in given if each not in paths])
-    if len(paths) > 1:
-        names = ", ".join(paths)
-        raise BadRequestError(f"--calibrate: several files ({names})", remedy="name one file of mbr-perf probe")
-    probe = _read_probe(paths[0]) if paths else None
+    paths = [each for each in given if Path(each).is_file() and Path(each).name != RECORD]
+    records, probe = _records([each for each in given if each not in paths]), _read_probe(paths)
     gpu = _one_gpu(records, probe)
     probed = _probed(paths[0], probe) if probe else {}
     traces = Tracing(host, trace_cache(host.shell) if use_cache else None).by_kind(_needed(records))
@@ -56,15 +51,20 @@ def calibrate(
     refused = {record.run_id: why for record, why in observed if isinstance(why, str)}
     taken = [(record, run) for record, run in observed if isinstance(run, Observation)]
     calibration = _calibration(gpu, taken, refused, probed)
-    if all(constant.value is None for constant in calibration.constants):
-        reasons = {**calibration.refused, **{constant.name: constant.reason for constant in calibration.constants}}
-        lines = [f"{name}: {why}" for name, why in reasons.items()]
-        raise BadRequestError("\n  ".join(["these runs determine no constant", *lines]))
+    _require_any(calibration)
     path = out or calibration_path(gpu)
     with os_errors_reported(f"{path}: cannot write the calibration", "name a writable file with --out"):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, calibration)
     return calibration, path
+
+
+def _require_any(calibration: Calibration) -> None:
+    if any(constant.value is not None for constant in calibration.constants):
+        return
+    reasons = {**calibration.refused, **{constant.name: constant.reason for constant in calibration.constants}}
+    lines = [f"{name}: {why}" for name, why in reasons.items()]
+    raise BadRequestError("\n  ".join(["these runs determine no constant", *lines]))
 
 
 def _records(references: Sequence[str]) -> list[RunRecord]:
@@ -92,7 +92,13 @@ _WANTED = "name a file that mbr-perf probe wrote, or runs: folders, ids or files
 _OTHERS = {"planner": "a calibration", "metrics": "golden values", "run_id": "the record of a run under another name"}
 
 
-def _read_probe(path: str) -> Probe:
+def _read_probe(paths: Sequence[str]) -> Probe | None:
+    path, *others = paths or [""]
+    if others:
+        names = ", ".join(paths)
+        raise BadRequestError(f"--calibrate: several files ({names})", remedy="name one file of mbr-perf probe")
+    if not path:
+        return None
     try:
         text = read_text(Path(path), path, most_bytes=None)
         keys = parse_json(text, path, parse_constant=float) if text.strip() else {}

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from harness.experiment.effective import EffectiveRecompute
@@ -109,13 +109,16 @@ def disagreements(nodes: Iterable[NodeSample], ranks: tuple[RankRecord, ...]) ->
         },
         **{name: {rank.rank: rank.versions[name] for rank in ranks if name in rank.versions} for name in SOFTWARE},
     }
-    found = []
-    for what, values in facts.items():
-        holders = grouped((value or "none", rank) for rank, value in values.items())
-        if len(holders) > 1:
-            listed = "; ".join(f"{value} on {ranks_text(held)}" for value, held in holders.items())
-            found.append(f"ranks disagree on {what}: {listed}")
-    return tuple(found)
+    return tuple(
+        f"ranks disagree on {what}: {_by_value(values)}"
+        for what, values in facts.items()
+        if len(set(values.values())) > 1
+    )
+
+
+def _by_value(values: Mapping[int, str | None]) -> str:
+    holders = grouped((value or "none", rank) for rank, value in values.items())
+    return "; ".join(f"{value} on {ranks_text(held)}" for value, held in holders.items())
 
 
 def frozen_loss(spec: ExperimentSpec, ranks: tuple[RankRecord, ...]) -> tuple[str, ...]:

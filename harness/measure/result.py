@@ -11,6 +11,7 @@ from harness.judge.likeness import is_reference_run
 from harness.judge.readings import is_victim, window_of
 from harness.measure.prediction import prediction_line
 from harness.measure.values import Compared, CompareDocument, Predicted, RunDocument
+from harness.records.golden import GoldenRecord
 from harness.records.metrics import BY_NAME, METRICS, SUMMARY_METRICS, Metric
 from harness.records.rank import RankRecord
 from harness.records.run import RunRecord
@@ -274,15 +275,12 @@ def _comparison_blocks(compared: Compared) -> Iterator[Block]:
     if golden is None:
         yield Line(f"Not compared: {comparison.note}", hang=2)
         return
-    origin = f"measured in {golden.num_runs} run{'s' * (golden.num_runs > 1)}, promoted {golden.promoted_at[:10]}"
-    origin = f" ({'external: published elsewhere' if golden.kind == 'external' else origin})"
-    what, origin = ("Reference run", "") if is_reference_run(golden) else ("Golden", origin)
+    what, origin = ("Reference run", "") if is_reference_run(golden) else ("Golden", f" ({_origin(golden)})")
     if comparison.note:
         yield Line("Not the same experiment: the recipe point has changed since this golden", "doubt", hang=2)
     stored = [f for f in comparison.findings if f.golden is not None]
     yield comparison_table(stored, BY_NAME, "Run", what, compared.predicted)
-    ranked = [f for f in stored if f.verdict is not Verdict.NOT_GATED or BY_NAME[f.metric].gate is not None]
-    judged = ((f.reason, BY_NAME[f.metric].title) for f in ranked if f.reason)
+    judged = ((f.reason, BY_NAME[f.metric].title) for f in stored if f.reason and _is_judged(f))
     for reason, titles in grouped(judged).items():
         yield listing(_not_judged(reason, titles, comparison), hang=4)
     yield Line(f"{what} {comparison.golden_path}{origin}", hang=2)
@@ -352,6 +350,12 @@ def comparison_table(
     )
 
 
+def _origin(golden: GoldenRecord) -> str:
+    if golden.kind == "external":
+        return "external: published elsewhere"
+    return f"measured in {golden.num_runs} run{'s' * (golden.num_runs > 1)}, promoted {golden.promoted_at[:10]}"
+
+
 def _way_out(comparison: Comparison, compared: Compared) -> Iterator[Line]:
     """What answers if both sides have a value and only differences prevent a verdict."""
     withheld = "; ".join(f.reason for f in comparison.findings if None not in (f.current, f.golden)).split("; ")
@@ -362,6 +366,10 @@ def _way_out(comparison: Comparison, compared: Compared) -> Iterator[Line]:
         if isinstance(compared, CompareDocument):
             explain = command_text("explain", compared.run_ids[0], comparison.golden_path or "")
             yield Line(f"To see what they change: {explain}", whole=True)
+
+
+def _is_judged(finding: Finding) -> bool:
+    return finding.verdict is not Verdict.NOT_GATED or BY_NAME[finding.metric].gate is not None
 
 
 def _not_judged(reason: str, titles: list[str], comparison: Comparison) -> list[str]:

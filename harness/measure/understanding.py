@@ -134,12 +134,14 @@ def settle(
     software, assumed = (known.software, ()) if known else software_for(spec.gpu, host, assume)
     notes = (*notes, *assumed, *(() if spec.gpu_type.is_cpu else notes_of(spec, software, assume)))
     settled = Settled(spec, sources, notes, software, from_point=from_point, secrets=secrets)
-    return _with_layers(settled) if spec.kernels.transformer_impl == "auto" else settled
+    return _with_layers(settled)
 
 
 def _with_layers(settled: Settled) -> Settled:
     """Settle which layers run: transformer-engine's on a GPU where it is installed, else megatron-core's local ones."""
     spec, is_cpu, notes = settled.spec, settled.spec.gpu_type.is_cpu, settled.notes
+    if spec.kernels.transformer_impl != "auto":
+        return settled
     layers = "local" if is_cpu or settled.software.transformer_engine is None else "transformer_engine"
     if layers == "local" and not is_cpu:
         notes += ("transformer-engine is not installed: megatron-core's local layers run",)

@@ -58,7 +58,7 @@ def folder_named(start: str, kinds: str, *parents: Path, remedy: str = "") -> Pa
         listed = ", ".join(path.name for path in found[-5:])
         raise BadRequestError(f"{start!r} matches {len(found)} folders in {where}", remedy=f"name one of: {listed}")
     by_end = {path.name.rpartition("-")[2]: path.name for path in every}
-    near = closest(start, by_end.values()) or [by_end[end] for end in closest(start, by_end)]
+    near = [*closest(start, by_end.values()), *map(by_end.get, closest(start, by_end))]
     newest = f"the newest are: {', '.join(path.name for path in every[-3:])}" if every else f"{where} has none yet"
     raise BadRequestError(
         f"no {kinds} {start!r}: it is neither a path nor the start of an id in {where}",

@@ -188,18 +188,21 @@ def _cell(sweep_dir: Path, plan: SweepPlan, planned: Cell, events: Iterable[Swee
     runs = tuple(read_record(path) for path in records if path.is_file())
     last = next((event for event in reversed(tuple(events)) if event.cell == planned.name), None)
     if runs:
-        num_whole = sum(run.status != "interrupted" for run in runs)
-        bad = next((run.status for run in runs if run.status in _FINAL), None)
-        why = last.reason if last else "the sweep ended before the rest"
-        if bad:
-            why = f"a run that is {bad} is not repeated"
-        elif num_whole < len(runs):
-            why = "a run was interrupted; --resume repeats it"
-        fewer = f"{num_whole} of {plan.repeats} runs: {why}"
-        return CellData(planned, runs, "run", "" if num_whole == plan.repeats else fewer)
+        return CellData(planned, runs, "run", _fewer(runs, plan.repeats, last))
     if last and last.kind == "taught":
         return CellData(planned, (), "pruned", last.reason)
     return CellData(planned, (), "not_run", last.reason if last else "the sweep ended before it")
+
+
+def _fewer(runs: tuple[RunRecord, ...], repeats: int, last: SweepEvent | None) -> str:
+    num_whole = sum(run.status != "interrupted" for run in runs)
+    bad = next((run.status for run in runs if run.status in _FINAL), None)
+    why = last.reason if last else "the sweep ended before the rest"
+    if bad:
+        why = f"a run that is {bad} is not repeated"
+    elif num_whole < len(runs):
+        why = "a run was interrupted; --resume repeats it"
+    return "" if num_whole == repeats else f"{num_whole} of {repeats} runs: {why}"
 
 
 def num_missing(cell: CellData, repeats: int) -> int:

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from harness.foreign.exporting import sayable, to_paste
+from harness.experiment.experiment import ExperimentSpec
+from harness.foreign.exporting import ToPaste, sayable, to_paste
 from harness.judge.gate import default_thresholds
 from harness.judge.saving import first_run
 from harness.judge.statistics import MIN_RUNS, half_width
@@ -86,10 +87,13 @@ def recommend(cells: Sequence[CellVerdict], times: Times, margin: float) -> Reco
         rest = f", {len(fitting) - len(tied)} of them slower" * (len(tied) < len(fitting))
         is_limited = bool(limits_of((cell.spec for cell in cells), margin))
         return _by_memory(tied, reference, times, f"There are {among}{rest}.", is_limited=is_limited)
-    names = [cell.name for cell in able if cell.fits is False and times.is_faster(cell, best)]
-    faster = f"; faster, but with less memory free: {', '.join(names)}" if names else ""
-    why = f"{best.name} is the fastest of {among}; {_own(best, reference)}{faster}."
+    why = f"{best.name} is the fastest of {among}; {_own(best, reference)}{_faster(best, able, times)}."
     return Recommendation(best.name, why, (best.name,))
+
+
+def _faster(best: CellVerdict, able: Sequence[CellVerdict], times: Times) -> str:
+    names = [cell.name for cell in able if cell.fits is False and times.is_faster(cell, best)]
+    return f"; faster, but with less memory free: {', '.join(names)}" if names else ""
 
 
 def _by_memory(
@@ -148,7 +152,6 @@ def _state(cell: CellVerdict) -> str:
 
 
 _DEFAULT_GATE = GateOptions()
-_NO_CELL = "no cell that ended well, so nothing is judged"
 
 
 def judge_sweep(
@@ -174,9 +177,6 @@ def judge_sweep(
     go_on = command_text("sweep", "--resume", data.sweep_dir)
     missing = Recommendation(None, f"{counted(num_due, 'run')} still to do: {go_on}")
     use = missing if num_due else recommend(cells, times, plan.margin)  # a missing run may be faster than all others
-    best_spec = next((cell.spec for cell in cells if cell.name == use.cell), None)
-    has_words = best_spec and control.spec and sayable(best_spec, control.spec)
-    unused = gate.names_one_golden and not any(cell.golden for cell in cells)
     return SweepVerdict.of(
         plan,
         plan=plan,
@@ -185,7 +185,19 @@ def judge_sweep(
         cells=[cell.model_copy(update={"pareto": cell.name in best}) for cell in cells],
         pareto=best,
         recommendation=use,
-        to_paste=to_paste(best_spec, control.spec) if best_spec and control.spec and has_words else None,
+        to_paste=_to_paste(use.cell, cells, control.spec),
         num_runs_missing=num_due,
-        notes=(*plan.notes, *([f"golden values {gate.golden_values_path} match {_NO_CELL}"] if unused else [])),
+        notes=(*plan.notes, *_unused_golden(cells, gate)),
     )
+
+
+def _unused_golden(cells: Sequence[CellVerdict], gate: GateOptions) -> tuple[str, ...]:
+    if not gate.names_one_golden or any(cell.golden for cell in cells):
+        return ()
+    return (f"golden values {gate.golden_values_path} match no cell that ended well, so nothing is judged",)
+
+
+def _to_paste(name: str | None, cells: Sequence[CellVerdict], control: ExperimentSpec | None) -> ToPaste | None:
+    """Return a cell in words of other programs; None where they have no words for a change."""
+    best = next((cell.spec for cell in cells if cell.name == name), None)
+    return to_paste(best, control) if best and control and sayable(best, control) else None

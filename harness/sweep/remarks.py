@@ -9,7 +9,7 @@ from harness.records.metrics import BY_NAME
 from harness.show.figures import ABSENT, change, figure
 from harness.show.page import Line, answer_line
 from harness.sweep.cell import oom_text
-from harness.sweep.values import CellGolden, CellVerdict, SweepVerdict, room_text
+from harness.sweep.values import CellGolden, CellVerdict, SweepVerdict, Versus, room_text
 from harness.units import counted, format_bytes, format_percent, grouped, sentence
 
 _MANY = 4
@@ -161,15 +161,18 @@ def _about(cell: CellVerdict) -> Iterable[Remark]:
         yield Remark(f"not judged: {doubt}", is_bad=True)
     if cell.not_compared and not cell.is_reference and cell.vs_reference is None:
         yield Remark(f"not compared: {cell.not_compared}", is_bad=True)
-    versus = cell.versus
-    if versus.time_change is not None and versus.time_change_interval is None:
-        yield Remark(f"time {format_percent(versus.time_change)} from {versus.basis}")
-    if versus.time_change is not None and versus.ms_per_gib_saved_undefined and versus.memory_saved_bytes is not None:
-        yield Remark(f"ms per GiB saved is undefined: {versus.ms_per_gib_saved_undefined}")
+    yield from _versus(cell.versus)
     if isinstance(cell.prediction, NotPredicted):
         yield Remark(f"not predicted: {cell.prediction.reason}")
     if cell.golden is not None:
         yield Remark(_golden(cell.golden), cell.golden.outcome == "regression")
+
+
+def _versus(versus: Versus) -> Iterable[Remark]:
+    if versus.time_change is not None and versus.time_change_interval is None:
+        yield Remark(f"time {format_percent(versus.time_change)} from {versus.basis}")
+    if versus.time_change is not None and versus.ms_per_gib_saved_undefined and versus.memory_saved_bytes is not None:
+        yield Remark(f"ms per GiB saved is undefined: {versus.ms_per_gib_saved_undefined}")
 
 
 def _golden(golden: CellGolden) -> str:
