@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -26,10 +26,6 @@ FOLDERS = (RUNS, SWEEPS, NIGHTS)
 _MARKS = (*MARKS.values(), "spec.json", OWNER)
 _UTC = "%Y-%m-%dT%H:%M:%SZ"
 _ID = re.compile(r"(?P<when>\d{8}T\d{6}Z)-(?P<recipe>.+)-[0-9a-f]{8}")
-
-
-_Read = tuple[State, str, str, bool]
-"""State and detail of an entry; its start (UTC ISO-8601) if the folder's name lacks it, and whether that is known."""
 
 
 @dataclass(frozen=True)
@@ -78,15 +74,17 @@ def stored(path: Path) -> Stored:
     """Return the entry of a folder. A sweep's folder holds ``sweep.json`` or is in ``sweeps``; likewise for a night."""
     name = _ID.fullmatch(path.name)
     kind: Kind = next((k for k in MARKS if path.parent.name == f"{k}s"), "run")
+    when = re.sub("(....)(..)(..T..)(..)(..Z)", r"\1-\2-\3:\4:\5", name["when"]) if name else ""
+    entry = Stored(kind, path, when, name["recipe"] if name else "", "incomplete", "", 0)
     try:
         kind = next((k for k in MARKS if (path / MARKS[k]).exists()), kind)
-        state, detail, job_start, is_start_known = _state(path, kind)
         num_bytes = sum(size for _, size in file_sizes(path))
+        entry = replace(entry, kind=kind, num_bytes=num_bytes, detail=f"no {MARKS[kind]}")
+        return _read(entry) if (path / MARKS[kind]).is_file() else entry
+    except BadRequestError as error:
+        return replace(entry, state="damaged", detail=error.message)
     except OSError as error:  # one folder that cannot be read, or that another machine deletes, ends no list
-        num_bytes = 0
-        state, detail, job_start, is_start_known = "damaged", f"{path}: {error.strerror or error}", "", True
-    when = job_start or (re.sub("(....)(..)(..T..)(..)(..Z)", r"\1-\2-\3:\4:\5", name["when"]) if name else "")
-    return Stored(kind, path, when, name["recipe"] if name else "", state, detail, num_bytes, is_start_known)
+        return replace(entry, state="damaged", detail=f"{path}: {error.strerror or error}")
 
 
 def runs_of(entry: Stored) -> Iterator[tuple[str, RunRecord]]:
@@ -100,36 +98,28 @@ def runs_of(entry: Stored) -> Iterator[tuple[str, RunRecord]]:
         yield from ((case.planned.name, run.record) for case in cases for run in case.runs if run.record)
 
 
-def _state(path: Path, kind: Kind) -> _Read:
-    if not (path / MARKS[kind]).is_file():
-        return "incomplete", f"no {MARKS[kind]}", "", True
-    try:
-        return _run_state(path) if kind == "run" else (*_batch_state(path, kind), "", True)
-    except BadRequestError as error:
-        return "damaged", error.message, "", True
-
-
-def _run_state(path: Path) -> _Read:
+def _read(entry: Stored) -> Stored:
+    """Return the entry with what its main file says; of a run, also its start if the folder's name lacks it."""
+    path = entry.path
+    if entry.kind == "sweep":
+        sweep = read_sweep(path)
+        states = _states_text("cell", map(outcome_of, sweep.cells))
+        return replace(entry, state="unfinished" if sweep.num_due else "finished", detail=states)
+    if entry.kind == "night":
+        night = read_night(path)
+        states = _states_text("case", map(case_state, night.cases))
+        if not night.is_finished:
+            return replace(entry, state="unfinished", detail=states)
+        return replace(entry, state="finished", detail="; ".join(filter(None, (states, verdict_text(path)))))
     record = read_document(path / RECORD, RunRecord)
-    state, detail = record.status, record.failure or record.spec.slug
-    if record.imported is None and _ID.fullmatch(path.name):
-        return state, detail, "", True
-    time, imported = record.provenance.started_at, record.imported
+    entry = replace(entry, state=record.status, detail=record.failure or record.spec.slug)
+    if record.imported is None and entry.when:
+        return entry
+    time, is_known = record.provenance.started_at, not record.imported or record.imported.start_source != "unknown"
     try:
-        return state, detail, utc_time(time).strftime(_UTC), imported is None or imported.start_source != "unknown"
+        return replace(entry, when=utc_time(time).strftime(_UTC), is_start_known=is_known)
     except ValueError as error:
         raise BadRequestError(f"{path / RECORD}: started_at: {time!r} is not a time") from error
-
-
-def _batch_state(path: Path, kind: Kind) -> tuple[State, str]:
-    if kind == "sweep":
-        sweep = read_sweep(path)
-        return ("unfinished" if sweep.num_due else "finished"), _states_text("cell", map(outcome_of, sweep.cells))
-    night = read_night(path)
-    states = _states_text("case", map(case_state, night.cases))
-    if not night.is_finished:
-        return "unfinished", states
-    return "finished", "; ".join(filter(None, (states, verdict_text(path))))
 
 
 def _states_text(noun: str, states: Iterable[str]) -> str:

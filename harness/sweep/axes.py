@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
-from itertools import product
 from math import prod
 from types import UnionType
 from typing import Union, get_args, get_origin, get_type_hints
@@ -144,19 +143,12 @@ class Expansion:
             found.setdefault(tuple(sorted(values.items())), values)
         return tuple(AskedCell(values, self._asked(values)) for values in found.values())
 
-    def _grid(self) -> Iterator[Mapping[str, str]]:
-        """Yield every combination.
-
-        Recompute varies fastest, because the settings of `auto` depend on the other values.
-        """
-        others = [axis for axis in self.axes if axis.target != RECOMPUTE]
-        recompute = [axis for axis in self.axes if axis.target == RECOMPUTE]
-        for chosen in product(*(axis.values for axis in others)):
-            values = dict(zip((axis.name for axis in others), chosen, strict=True))
-            if not recompute:
-                yield values
-            for axis in recompute:
-                yield from ({**values, axis.name: setting} for setting in self._values(axis, values))
+    def _grid(self) -> list[dict[str, str]]:
+        """Return every combination. The settings of `auto` depend on the other values, so recompute varies fastest."""
+        found: list[dict[str, str]] = [{}]
+        for axis in sorted(self.axes, key=lambda axis: axis.target == RECOMPUTE):
+            found = [{**values, axis.name: value} for values in found for value in self._values(axis, values)]
+        return found
 
     def _values(self, axis: SweptAxis, around: Mapping[str, str]) -> Iterator[str]:
         for value in axis.values:
