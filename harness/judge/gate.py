@@ -11,7 +11,6 @@ from pydantic import PlainSerializer, WithJsonSchema
 from harness.errors import ExitCode
 from harness.experiment.experiment import ExperimentSpec
 from harness.judge.likeness import Likeness
-from harness.records.gating import require_fractions
 from harness.records.golden import GoldenRecord
 from harness.records.metrics import METRICS, GateKind, Metric, Metrics
 from harness.records.run import BUILT_OTHERWISE, Status
@@ -99,11 +98,7 @@ class Comparison:
 def default_thresholds(
     spec: ExperimentSpec, num_runs: int = 1, *, timing: float | None = None, memory: float | None = None
 ) -> Thresholds:
-    """Return the thresholds of the command line, or of the GPU. ``num_runs``: of the side with fewer repeats.
-
-    BadRequestError for a threshold that is negative or not a number.
-    """
-    require_fractions(timing=timing, memory=memory)
+    """Return the thresholds of the command line, or of the GPU. ``num_runs``: of the side with fewer repeats."""
     gpu = spec.gpu_type
     time_row, memory_row = gpu.timing_threshold, gpu.memory_threshold
     if gpu.is_cpu and num_runs >= _REPEATS_FOR_CPU:

@@ -41,11 +41,9 @@ class BatchFolders:
         """Make the folder of a batch, with the folder of its runs, as :func:`new_folder`."""
         return new_folder(results / self.parent, label, (self.entries,))
 
-    def write_plan(self, folder: Path, plan: Frozen) -> Path:
+    def write_plan(self, folder: Path, plan: Frozen) -> None:
         """Write the plan atomically. FileExistsError if the folder already has a plan."""
-        path = folder / self.mark
-        write_once(path, plan)
-        return path
+        write_once(folder / self.mark, plan)
 
     def home(self, folder: Path, results: Path | None) -> Path:
         """Return the absolute results folder of a batch; for a copied batch, ``results`` or the default folder."""

@@ -6,7 +6,7 @@ from typing import Self
 
 from pydantic import model_validator
 
-from harness.errors import BadRequestError, raise_all
+from harness.errors import BadRequestError, Problems
 from harness.experiment.frozen import Frozen
 from harness.records.launch import HANG_TIMEOUT_S, SAMPLE_INTERVAL_MS
 
@@ -27,7 +27,12 @@ class GateOptions(Frozen, allow_inf_nan=True):
 
     @model_validator(mode="after")
     def _thresholds_are_fractions(self) -> Self:
-        require_fractions(timing=self.timing_threshold, memory=self.memory_threshold)
+        given, problems = {"timing": self.timing_threshold, "memory": self.memory_threshold}, Problems()
+        for name, value in given.items():
+            if value is not None and not 0 <= value < 1:
+                message = f"--{name}_threshold {value}: not a fraction from 0 to below 1"
+                problems.add(message, "0.05 allows a change of 5 %")
+        problems.raise_if_any()
         return self
 
     @property
@@ -39,18 +44,6 @@ class GateOptions(Frozen, allow_inf_nan=True):
     def from_root(self) -> "GateOptions":
         path = self.golden_values_path
         return self.model_copy(update={"golden_values_path": path.absolute()}) if path else self
-
-
-def require_fractions(*, timing: float | None, memory: float | None) -> None:
-    """Raise BadRequestError if a threshold of the command line is not a number from 0 to below 1."""
-    options = (("--timing_threshold", timing), ("--memory_threshold", memory))
-    raise_all(
-        [
-            BadRequestError(f"{option} {value}: not a fraction from 0 to below 1", remedy="0.05 allows a change of 5 %")
-            for option, value in options
-            if value is not None and not 0 <= value < 1
-        ]
-    )
 
 
 class LaunchSettings(Frozen, allow_inf_nan=True):
