@@ -22,6 +22,7 @@ from harness.records.goldens import read_golden
 from harness.records.metrics import Better, Metric
 from harness.records.redact import redact
 from harness.records.run import Status
+from harness.show.figures import figure
 from harness.show.json import Document, Shown, Text, at
 from harness.units import grouped
 
@@ -96,17 +97,25 @@ def _summary(series: Series, num_all: int, metric: Metric) -> CaseSummary:
 
 @dataclass(frozen=True)
 class GoldenBand:
-    """``low`` to ``high`` are within ``threshold`` of ``value`` on either side; ``path``: the golden's file."""
+    """``low`` to ``high`` are within ``threshold`` of ``value`` on either side; ``path``: the golden's file.
+
+    ``allowed_by``: the last night that was judged, else the default.
+    """
 
     path: Path
     value: float
     threshold: float
     low: float
     high: float
+    allowed_by: str = "default"
+
+    def text(self, metric: Metric) -> str:
+        """Return ``0.07 TFLOP/s/GPU, allowed ± 5 % by the last night``."""
+        return f"{figure(metric, self.value)}, allowed ± {self.threshold * 100:.3g} % by {self.allowed_by}"
 
 
 def golden_band(series: Series, metric: Metric, folder: Path | None = None) -> tuple[GoldenBand | None, str]:
-    """Return the band of the GPU's default threshold, or None with the reason why there is none to show."""
+    """Return the band of the threshold that decided last, or None with the reason why there is none to show."""
     place = golden_dir(folder) / series.case.partition(LIMIT)[0]
     path = place.with_name(f"{place.name}.json")
     if metric.gate is None:
@@ -134,9 +143,12 @@ def _band(path: Path, series: Series, metric: Metric) -> tuple[GoldenBand | None
     reason = _mismatch(golden, series, metric) if gpu else f"is for {golden.gpu}, which is not a known GPU type"
     if reason or gpu is None:
         return None, f"no golden to compare with: {_named(path)} {reason}"
-    threshold = Thresholds(gpu.timing_threshold, gpu.memory_threshold).of(metric.gate)
-    value = golden.metrics[metric.name].value
-    return GoldenBand(path, value, threshold, value * (1 - threshold), value * (1 + threshold)), ""
+    runs = (run for night in reversed(series.nights) for run in night.records)
+    allowed = next((run.allowed[metric.name] for run in runs if metric.name in run.allowed), None)
+    default = Thresholds(gpu.timing_threshold, gpu.memory_threshold).of(metric.gate)
+    threshold, value = default if allowed is None else allowed, golden.metrics[metric.name].value
+    allowed_by = "default" if allowed is None else "the last night"
+    return GoldenBand(path, value, threshold, value * (1 - threshold), value * (1 + threshold), allowed_by), ""
 
 
 def _mismatch(golden: GoldenRecord, series: Series, metric: Metric) -> str:

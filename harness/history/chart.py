@@ -97,7 +97,7 @@ def _caption(history: CaseHistory) -> str:
     text = "Medians over the runs of a night that ended well; bars span the runs. The axis does not begin at zero."
     if golden := history.golden:
         where = "on green" if _golden_in_sight(history) else "outside the chart"
-        text += f" The golden, {figure(history.metric, golden.value)} ± {golden.threshold * 100:g} %, is {where}."
+        text += f" The golden, {golden.text(history.metric)}, is {where}."
     if history.change_points:
         levels = ", ".join(format_percent(found.change) for found in history.change_points)
         text += f" Dashed lines mark level changes: {levels}."

@@ -1,7 +1,7 @@
 """A history record, and how a run becomes one."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from pydantic import Field
@@ -35,9 +35,9 @@ class HistoryRecord(Recorded):
 
     ``case``: ``<gpu>/<slug>``, the place of its golden, then its memory limit if it has one; runs of one case with
     another ``fingerprint`` are another series. ``is_start_known`` False: of an imported run whose log has no times.
-    ``outcome``: of the case in that night; ``is_expected``: its suite expects that failure. Units are those of the
-    metric table. ``sm_clock_mhz``: median SM clock of the slowest GPU; ``power_cap_share``: time under the power
-    cap of the most limited one (0 to 1).
+    ``outcome``: of the case in that night; ``is_expected``: its suite expects that failure; ``allowed``: the threshold
+    that decided, by metric. Units are those of the metric table. ``sm_clock_mhz``: median SM clock of the slowest GPU;
+    ``power_cap_share``: time under the power cap of the most limited one (0 to 1).
     """
 
     run_id: str
@@ -53,6 +53,7 @@ class HistoryRecord(Recorded):
     status: Status
     outcome: Outcome | None = None
     is_expected: bool = False
+    allowed: dict[str, float] = Field(default_factory=dict)
     failure: str | None = None
     suspect: tuple[str, ...] = ()
     metrics: dict[str, HistoryFigure] = Field(default_factory=dict)
@@ -103,6 +104,7 @@ class Occasion:
     purpose: Purpose = "repeat"
     outcome: Outcome | None = None
     is_expected: bool = False
+    allowed: dict[str, float] = field(default_factory=dict)
 
 
 _OF_PROVENANCE = ("started_at", "duration_s", "git_commit", "hostname", "driver_version", "container", "job_id")

@@ -77,7 +77,7 @@ def case_page(history: CaseHistory) -> Page:
 def _headline(history: CaseHistory) -> list[str]:
     nights, metric, golden = history.nights, history.metric, history.golden
     num_runs = sum(len(night.records) for night in nights)
-    held = f"Golden: {figure(metric, golden.value)} ± {golden.threshold * 100:g} %" if golden else history.no_golden
+    held = f"Golden: {golden.text(metric)}" if golden else history.no_golden
     summary = (
         f"{metric.title} ({_DIRECTIONS[metric.better]}), {counted(len(nights), 'night')}, {counted(num_runs, 'run')}"
     )

@@ -25,7 +25,7 @@ from harness.records.golden import (
 from harness.records.metrics import BY_NAME, METRICS, SUMMARY_METRICS, Metric, Metrics
 from harness.records.redact import redact
 from harness.records.run import RunRecord
-from harness.units import format_share
+from harness.units import counted, format_share
 
 # If the spread is half the threshold, one of twenty equal runs exceeds the threshold (two standard deviations).
 MOST_OF_THRESHOLD = 0.5
@@ -130,10 +130,9 @@ def _wide(
     threshold = options.thresholds.get(_SPEED, default_thresholds(spec, len(each)).time)
     if spread is None or spread <= MOST_OF_THRESHOLD * threshold:
         return ()
-    most = format_share(MOST_OF_THRESHOLD * threshold)
-    return (
-        f"{_SPEED}: {what} spread by {spread * 100:.1f} % (standard deviation), more than half the threshold, {most}",
-    )
+    most, whole = format_share(MOST_OF_THRESHOLD * threshold), format_share(threshold)
+    half = f"{most}, half the threshold of {whole} for goldens of {counted(len(each), 'run')}"
+    return (f"{_SPEED}: {what} spread by {spread * 100:.1f} % (standard deviation), more than {half}",)
 
 
 def _of_spread(stored: Collection[str]) -> str:

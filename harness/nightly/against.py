@@ -6,8 +6,9 @@ from harness.errors import BadRequestError, NoOldBuildError
 from harness.experiment.software import Software
 from harness.launch.build import find_build
 from harness.launch.environment import Host
+from harness.nightly.values import SPEED
 from harness.records.folders import results_dir
-from harness.records.night import NIGHT, NIGHTS, Against, NightPlan, read_judged
+from harness.records.night import NIGHT, NIGHTS, Against, JudgedNight, NightPlan, read_judged
 from harness.records.references import folders
 from harness.records.strict_json import read_document
 from harness.resolve.suite import Suite
@@ -32,20 +33,28 @@ def find_against(text: str, num_pairs: int, chosen: Suite, results: Path | None,
 
 
 def _last_good(suite: str, cases: set[str], results: Path) -> NightPlan:
-    """Return the newest night of these cases that passed and names its environment. NoOldBuildError without one."""
+    """Return the newest night of these cases that judged times, passed and names its environment.
+
+    NoOldBuildError without one.
+    """
     for folder in reversed(folders(results / NIGHTS)):
         try:
-            judged = read_judged(folder)
-            is_good = judged and (judged.exit_code, judged.num_runs_missing) == (0, 0)
-            plan = read_document(folder / NIGHT, NightPlan) if is_good else None
+            plan = read_document(folder / NIGHT, NightPlan) if _is_good(read_judged(folder)) else None
         except BadRequestError:
             continue  # damaged
         if plan and plan.python and plan.suite == suite and cases <= {case.name for case in plan.cases}:
             return plan
     raise NoOldBuildError(
-        f"{_OPTION} {LAST_GOOD}: no night of these cases of {suite} in {results} has passed",
+        f"{_OPTION} {LAST_GOOD}: no night of these cases of {suite} in {results} has judged a time and passed",
         remedy=f"name the environment of the old build: {_OPTION} ENVIRONMENT",
     )
+
+
+def _is_good(night: JudgedNight | None) -> bool:
+    if night is None or (night.exit_code, night.num_runs_missing) != (0, 0):
+        return False
+    judged = {(each.metric, each.verdict) for case in night.cases for each in case.comparison}
+    return bool(judged & {(SPEED, "pass"), (SPEED, "improvement")})
 
 
 def _changed(night: NightPlan, now: Software) -> list[str]:

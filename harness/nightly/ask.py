@@ -47,7 +47,7 @@ class NightJudgeOptions:
     fail_on_improvement: Annotated[bool, flag("Exit 7 on an improvement beyond the threshold.")] = False
     against: Annotated[str, option("ENVIRONMENT", "Decide a suspicious case by pairs of runs, tonight's and this "
                                                   "environment's build (ENV, ENV/bin/python, or last-good).")] = ""
-    pairs: Annotated[int | None, option("N", "Pairs of --against, 3 to 50. Default: 5.")] = None
+    pairs: Annotated[int | None, option("N", "Pairs of --against, 5 (default) to 50.")] = None
 
 
 @options(_OUTPUT)

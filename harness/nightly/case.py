@@ -16,7 +16,16 @@ from harness.judge.likeness import SOFTWARE, Likeness, possible_names
 from harness.nightly.outcome import bad_end, effective_runs, expectation, figures_outcome
 from harness.nightly.pairs import decided, judge_memory, judge_pairs
 from harness.nightly.rule import Night, Reference, accident_in, judge_time
-from harness.nightly.values import SPEED, Accident, CaseFinding, CaseMaterial, CaseRun, CaseVerdict, NightRules
+from harness.nightly.values import (
+    SPEED,
+    Accident,
+    AllowedBy,
+    CaseFinding,
+    CaseMaterial,
+    CaseRun,
+    CaseVerdict,
+    NightRules,
+)
 from harness.records.gating import GateOptions
 from harness.records.golden import Difference, GoldenRecord, MeasuredOn, differences
 from harness.records.metrics import BY_NAME, Metric, Metrics
@@ -88,23 +97,21 @@ def judge_case(case: CaseMaterial, rules: NightRules) -> CaseVerdict:
 
 
 def suspected(verdict: CaseVerdict, against: Against | None = None) -> bool:
-    """Return whether more runs should decide: a figure looks like a regression, and the suite expects none.
+    """Return whether more runs should decide: a time looks like a regression, and the suite expects none.
 
-    A case that passes may be suspected, too, if a change is probable but not yet established. Pairs with an old build
-    also decide what the golden cannot, e.g. because the software differs.
+    The same build needs no second run to confirm its memory. Pairs with an old build also decide memory, and what the
+    golden cannot, e.g. because the software differs.
     """
     if verdict.is_expected or verdict.outcome in ("failed", "oom"):
         return False
-    if against and verdict.outcome == "inconclusive":
+    if against and (verdict.outcome == "inconclusive" or _has_larger_peak(verdict)):
         return True
-    return any(_looks_worse(finding) for finding in verdict.findings)
+    return any(finding.evidence and finding.evidence.is_suspicious for finding in verdict.findings)
 
 
-def _looks_worse(finding: CaseFinding) -> bool:
-    metric = BY_NAME[finding.metric]
-    if metric.gate == "time":
-        return finding.evidence is not None and finding.evidence.is_suspicious
-    return metric.gate == "memory" and finding.verdict is Verdict.REGRESSION
+def _has_larger_peak(verdict: CaseVerdict) -> bool:
+    worse = (finding for finding in verdict.findings if finding.verdict is Verdict.REGRESSION)
+    return any(BY_NAME[finding.metric].gate == "memory" for finding in worse)
 
 
 def _with_figures(verdict: CaseVerdict, case: CaseMaterial, rules: NightRules) -> tuple[CaseVerdict, Comparison]:
@@ -136,14 +143,17 @@ def _refined(
     rules: NightRules,
 ) -> CaseFinding:
     """Return the plain gate's finding, judged over all runs where two real figures may be compared at all."""
-    metric = BY_NAME[plain.metric]
-    if golden is None or plain.verdict not in _JUDGED or plain.golden is None:
+    metric, like = BY_NAME[plain.metric], each[0][0]
+    if golden is None or metric.gate is None or plain.golden is None:
         return CaseFinding(**vars(plain))
-    like = each[0][0]
-    values = [metric.read(metrics) for _, metrics in each]
     threshold = _threshold(metric, case, golden, len(each), like)
+    allowed_by: AllowedBy = "the suite" if metric.name in case.planned.thresholds else "default"
+    if plain.verdict not in _JUDGED:
+        return CaseFinding(**vars(replace(plain, threshold=threshold)), allowed_by=allowed_by)
+    values = [metric.read(metrics) for _, metrics in each]
     if metric.gate != "time":
         found = judge_memory(metric, values, metric.read(together), plain.golden, threshold)
+        found = replace(found, allowed_by=allowed_by)
         return replace(found, verdict=plain.verdict, reason=plain.reason) if plain.reason else found
     reference = Reference(plain.golden, golden.metrics[metric.name].relative_spread, golden.num_runs)
     nights = nights_of(case.history, metric.name, like, golden.promoted_at, rules.before)
@@ -152,7 +162,7 @@ def _refined(
     for (record, _), value in zip(each, values, strict=True):
         if value is not None:
             sides[record.run_id in confirming].append(value)
-    return judge_time(metric, sides, reference, nights, threshold, rules.accident)
+    return judge_time(metric, sides, reference, nights, threshold, rules.accident, allowed_by=allowed_by)
 
 
 def worst_accident(cases: Sequence[CaseMaterial], before: str | None) -> Accident | None:

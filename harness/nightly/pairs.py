@@ -89,15 +89,17 @@ def _unusable(record: RunRecord, number: int) -> str:
 def _findings(case: Case, like: RunRecord, sides: Sides) -> Iterable[PairFinding]:
     for metric, before, now, limit in judged_metrics(case, like, sides, len(sides[1])):
         if metric.gate == "time":
-            yield _time(metric, before, now, limit)
-            continue
-        base, together = (metric.read(combine(side)) for side in sides)
-        judged: Finding = (
-            compare_values(metric, together, base, limit)
-            if base is None
-            else judge_memory(metric, now, together, base, limit)
-        )
-        yield PairFinding(**vars(judged))
+            found = _time(metric, before, now, limit)
+        else:
+            base, together = (metric.read(combine(side)) for side in sides)
+            judged: Finding = (
+                compare_values(metric, together, base, limit)
+                if base is None
+                else judge_memory(metric, now, together, base, limit)
+            )
+            found = PairFinding(**vars(judged))
+        is_of_suite = case.thresholds.get(metric.name) == found.threshold
+        yield replace(found, allowed_by="the suite" if is_of_suite else "default")
 
 
 def _time(metric: Metric, old: Sequence[float | None], new: Sequence[float | None], threshold: float) -> PairFinding:
@@ -106,25 +108,25 @@ def _time(metric: Metric, old: Sequence[float | None], new: Sequence[float | Non
     Worse by more than 2 % (or the threshold, if that is less) and by more than noise: a regression. Inconclusive if the
     pairs vary so much that it may be worse than the threshold all the same.
     """
+    allowed = min(SMALLEST_EFFECT, threshold)
     pairs = [(a, b) for a, b in zip(old, new, strict=True) if a is not None and b is not None]
     if len(pairs) < len(old):
         missing = f"some runs of the pairs have no {metric.title}"
-        return PairFinding(metric.name, None, None, None, threshold, Verdict.INCONCLUSIVE, missing)
+        return PairFinding(metric.name, None, None, None, allowed, Verdict.INCONCLUSIVE, missing)
     logs = [math.log(b / a) for a, b in pairs]
     found = Welch(fmean(logs), stdev(logs) / math.sqrt(len(logs)), len(logs) - 1)
     change, half = math.expm1(found.difference), found.half_width(1 - 2 * PAIR_ALPHA)
     p_value = found.p_value / 2
     worse = metric.worsening(change)
     verdict, reason = Verdict.PASS, ""
-    if worse > min(SMALLEST_EFFECT, threshold) and p_value <= PAIR_ALPHA:
+    if worse > allowed and p_value <= PAIR_ALPHA:
         verdict = Verdict.REGRESSION
     elif worse + half > threshold:
         verdict = Verdict.INCONCLUSIVE
-        reason = f"the pairs vary too much: {format_percent(change)} +- {format_share(half)} in {len(pairs)} pairs"
+        shown = f"{format_percent(change)} +- {format_share(half)} (99 %) in {len(pairs)} pairs"
+        reason = f"the pairs vary too much: {shown}, perhaps more than {format_share(threshold)}"
     means = [fmean(side) for side in zip(*pairs, strict=True)]
-    return PairFinding(
-        metric.name, means[1], means[0], change, threshold, verdict, reason, p_value=p_value, margin=half
-    )
+    return PairFinding(metric.name, means[1], means[0], change, allowed, verdict, reason, p_value=p_value, margin=half)
 
 
 def judge_memory(
@@ -160,4 +162,10 @@ def decided(finding: CaseFinding, pairs: PairsVerdict | None, *, is_alone: bool 
         return finding
     if finding.verdict not in _UNDECIDED and found.verdict is not Verdict.REGRESSION and not is_alone:
         return finding
-    return replace(finding, verdict=found.verdict, reason=found.reason or pairs.text_of(found))
+    return replace(
+        finding,
+        threshold=found.threshold,
+        allowed_by=found.allowed_by,
+        verdict=found.verdict,
+        reason=found.reason or pairs.text_of(found),
+    )

@@ -69,6 +69,9 @@ def _explanation(case: CaseVerdict) -> Iterable[str]:
     drift = one_line("; ".join(map(_drift_text, case.drift)))
     yield from filter(None, [reason])
     yield from _about_findings(findings)
+    is_by_time = any(finding.evidence and finding.evidence.is_suspicious for finding in findings)
+    if case.outcome == "regression" and case.pairs is None and not is_by_time:
+        yield "Not run again: of one build, memory and counted work do not vary."
     yield from (f"Failure: {failure}" for failure in failures if failure not in reason)
     yield from _about_pairs(case)
     yield from filter(None, [one_line(case.remark)])
@@ -82,13 +85,13 @@ def _drift_text(found: Difference) -> str:
 
 
 def _about_pairs(case: CaseVerdict) -> Iterable[str]:
-    """Yield how the new build compares with the old one, ``ENV``: ``TFLOP/s/GPU -7.9 % +- 1.1 %, p 2e-5``."""
+    """Yield how the new build compares with the old one: ``TFLOP/s/GPU -7.9 % +- 1.1 % (99 %), p 2e-5``."""
     pairs = case.pairs
     if pairs is None:
         return
     figures = "; ".join(
         f"{BY_NAME[found.metric].title} {format_percent(found.change)}"
-        + (f" +- {format_share(found.margin)}, p {found.p_value:.1g}" if found.margin and found.p_value else "")
+        + (f" +- {format_share(found.margin)} (99 %), p {found.p_value:.1g}" if found.margin and found.p_value else "")
         for found in pairs.findings
         if found.change is not None
     )

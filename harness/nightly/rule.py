@@ -19,7 +19,7 @@ from statistics import median
 
 from harness.judge.gate import Verdict, compare_values
 from harness.judge.statistics import DEVIATIONS, MIN_NIGHTS, changes_around, levels, spread_around
-from harness.nightly.values import Accident, CaseFinding, Evidence
+from harness.nightly.values import Accident, AllowedBy, CaseFinding, Evidence
 from harness.records.metrics import Metric
 from harness.units import format_percent, format_share
 
@@ -179,29 +179,34 @@ def judge_time(
     nights: Sequence[Night],
     threshold: float,
     accident: Accident | None = None,
+    *,
+    allowed_by: AllowedBy = "default",
 ) -> CaseFinding:
     """Judge one figure by the five lines.
 
     ``runs``: the rates of the repeats, and of the confirming runs. ``nights``: oldest first, without tonight.
-    ``accident``: the worst single night of any case of the suite.
+    ``accident``: the worst single night of any case of the suite. ``allowed_by``: what sets ``threshold``.
     """
     every = [value for side in runs for value in side]
     plain = compare_values(metric, median(every) if every else None, golden.value, threshold)
     if plain.change is None:
-        return CaseFinding(**vars(plain))
+        return CaseFinding(**vars(plain), allowed_by=allowed_by)
     tonight = _Tonight(metric, *runs, nights, level_of(nights, golden), threshold + _ROUNDING)
     verdict, reason = _verdict(tonight, accident)
     reason = "; ".join(filter(None, (reason, _odd_golden(tonight.level, golden, threshold))))
+    if (noise := DEVIATIONS * tonight.spread) > threshold:
+        threshold, allowed_by = noise, "3 spreads"
     evidence = Evidence(
         level=tonight.level.value,
         spread=tonight.spread,
-        limit=round(tonight.limit, 6),
+        limit=threshold,
         num_nights=tonight.level.num_nights,
         num_runs=len(every),
         num_golden_runs=golden.num_runs,
         is_suspicious=tonight.is_bad or tonight.is_lasting,
     )
-    return CaseFinding(**vars(replace(plain, verdict=verdict, reason=reason)), evidence=evidence)
+    judged = replace(plain, threshold=threshold, verdict=verdict, reason=reason)
+    return CaseFinding(**vars(judged), allowed_by=allowed_by, evidence=evidence)
 
 
 def _verdict(tonight: _Tonight, accident: Accident | None) -> tuple[Verdict, str]:

@@ -155,4 +155,5 @@ def _occasion(verdict: NightVerdict, case: CaseVerdict, run: CaseRun) -> Occasio
         purpose=run.purpose,
         outcome=case.outcome,
         is_expected=case.is_expected,
+        allowed={found.metric: found.threshold for found in case.findings if found.threshold},
     )

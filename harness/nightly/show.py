@@ -218,7 +218,7 @@ def _figures(findings: Iterable[CaseFinding], sides: tuple[str, str] = ("Now", "
             (Column(sides[0], right=True), lambda finding: shown(finding, finding.current)),
             (Column(sides[1], right=True), lambda finding: shown(finding, finding.golden)),
             (Column("Change", right=True), change_text),
-            (Column("Threshold", right=True), threshold_text),
+            (Column("Allowed", right=True), threshold_text),
             (Column("Verdict"), lambda finding: finding.verdict.text),
         ],
     )

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, PlainSerializer, field_serializer
 
@@ -39,11 +39,30 @@ class Evidence:
     is_suspicious: bool
 
 
+AllowedBy = Literal["default", "the suite", "3 spreads"]
+
+
 @dataclass(frozen=True)
 class CaseFinding(Finding):
-    """One metric of a case, over all its runs, with the evidence."""
+    """One metric of a case, over all its runs, with the evidence.
 
+    ``threshold``: the one that decides; of a time, the limit of its evidence. ``allowed_by``: what sets it: the GPU
+    type's default, the suite, or the noise.
+    """
+
+    allowed_by: AllowedBy = "default"
     evidence: Evidence | None = None
+
+    @property
+    def judged_change(self) -> float | None:
+        """Return the change that the threshold is for: of a time from its level, else from the golden."""
+        if self.evidence is None or self.current is None:
+            return self.change
+        return self.current / self.evidence.level - 1
+
+    @property
+    def is_beyond(self) -> bool:
+        return self.threshold is not None and abs(self.judged_change or 0.0) > self.threshold + 1e-9
 
 
 @dataclass(frozen=True)

@@ -73,18 +73,19 @@ def _with_change(case: CaseVerdict) -> str:
     worst = next(found, None) if case.outcome == "regression" else None
     if worst is None:
         return case.planned.name
-    title = BY_NAME[worst.metric].title
+    title, change = BY_NAME[worst.metric].title, worst.judged_change or 0.0
     paired = case.pairs.of(worst.metric) if case.pairs else None
     if paired and paired.change is not None:
         return f"{case.planned.name} ({title} {format_percent(paired.change)} against the old build)"
-    return f"{case.planned.name} ({title} {format_percent(worst.change or 0.0)}{_why(worst)})"
+    of_nights = " from its nights" * bool(worst.evidence and worst.evidence.num_nights)
+    why = f": {one_line(worst.reason)}" if worst.reason and not (worst.evidence and worst.is_beyond) else ""
+    return f"{case.planned.name} ({title} {format_percent(change)}{of_nights}{why or _allowed(worst)})"
 
 
-def _why(finding: CaseFinding) -> str:
-    if finding.reason and not finding.evidence:
-        return f": {one_line(finding.reason)}"
-    is_beyond = finding.threshold and abs(finding.change or 0.0) > finding.threshold
-    return f", allowed {(finding.threshold or 0.0) * 100:g} %" if is_beyond else ""
+def _allowed(finding: CaseFinding) -> str:
+    """Return ``, allowed 5 % by the suite``; empty without a threshold."""
+    text = threshold_text(finding)
+    return "" if text == ABSENT else f", {'' if text == MUST_EQUAL else 'allowed '}{text}"
 
 
 def _some(names: Sequence[str]) -> str:
@@ -126,7 +127,7 @@ def _unjudged(measured: Sequence[CaseVerdict]) -> Iterable[str]:
 def _moved(case: CaseVerdict, finding: CaseFinding) -> str:
     paired = case.pairs.of(finding.metric) if case.pairs else None
     as_old = f", {format_percent(paired.change)} against the old build" if paired and paired.change is not None else ""
-    return f"{format_percent(finding.change or 0.0)}{as_old}"
+    return f"{format_percent(finding.judged_change or 0.0)}{as_old}"
 
 
 def _lacks_speed(case: CaseVerdict) -> bool:
@@ -136,14 +137,7 @@ def _lacks_speed(case: CaseVerdict) -> bool:
 
 def _beyond(case: CaseVerdict) -> CaseFinding | None:
     """Return the first gated metric that moved by more than its threshold, in any direction."""
-    return next(
-        (
-            finding
-            for finding in case.findings
-            if finding.change is not None and finding.threshold is not None and abs(finding.change) > finding.threshold
-        ),
-        None,
-    )
+    return next((finding for finding in case.findings if finding.is_beyond), None)
 
 
 def unjudged_time(case: CaseVerdict) -> str:
@@ -174,14 +168,14 @@ def worst_memory(case: CaseVerdict) -> CaseFinding | None:
 
 
 def change_text(finding: CaseFinding | None) -> str:
-    """Return ``-3.4 %, 7 runs, 12 nights``; absent without two numbers."""
-    if finding is None or finding.change is None:
+    """Return ``-3.4 % from the median of 12 nights, 7 runs``; absent without two numbers."""
+    if finding is None or finding.change is None or finding.judged_change is None:
         return ABSENT
-    evidence = finding.evidence
+    evidence, change = finding.evidence, format_percent(finding.judged_change)
     if evidence is None:
-        return format_percent(finding.change)
-    against = counted(evidence.num_nights, "night") if evidence.num_nights else "golden only"
-    return f"{format_percent(finding.change)}, {counted(evidence.num_runs, 'run')}, {against}"
+        return change
+    level = f"median of {evidence.num_nights} nights" if evidence.num_nights else "golden"
+    return f"{change} from the {level}, {counted(evidence.num_runs, 'run')}"
 
 
 def finding_text(finding: CaseFinding) -> str:
@@ -190,17 +184,17 @@ def finding_text(finding: CaseFinding) -> str:
     values = f"{metric.title} {figure(metric, finding.current)}, golden {figure(metric, finding.golden)}"
     change = f": {change_text(finding)}" if finding.change is not None else ""
     reason = f"; {one_line(finding.reason)}" if finding.reason else ""
-    return f"{values}{change}{_threshold(finding)}{reason}"
+    allowed = _allowed(finding) if finding.change is not None else ""
+    return f"{values}{change}{allowed}{reason}"
 
 
 def threshold_text(finding: CaseFinding) -> str:
-    """Return ``5 %``, or the three spreads of the case's nights, where these are more."""
+    """Return ``5 % by the suite``: what decides."""
     if finding.threshold is None:
         return ABSENT
     if BY_NAME[finding.metric].better == "equal":
         return MUST_EQUAL
-    limit = finding.evidence.limit if finding.evidence else finding.threshold
-    return f"{limit * 100:.3g} %"
+    return f"{finding.threshold * 100:.3g} % by {finding.allowed_by}"
 
 
 def one_line(text: str) -> str:
@@ -213,8 +207,3 @@ def _span(start: str, end: str) -> str:
     first, last = (datetime.fromisoformat(time).astimezone(UTC) for time in (start, end))
     day = "" if first.date() == last.date() else f"{last:%Y-%m-%d} "
     return f"{first:%Y-%m-%d %H:%M} to {day}{last:%H:%M} UTC"
-
-
-def _threshold(finding: CaseFinding) -> str:
-    text = threshold_text(finding)
-    return "" if finding.change is None or text == ABSENT else f"; {'' if text == MUST_EQUAL else 'threshold '}{text}"

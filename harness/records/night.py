@@ -225,6 +225,13 @@ def night_of(run_dir: Path) -> Path | None:
     return night_dir if run_dir.parent.parent.name == CASES and (night_dir / NIGHT).is_file() else None
 
 
+class JudgedFinding(BaseModel):
+    """A metric of a case in it."""
+
+    metric: str
+    verdict: str
+
+
 class JudgedCase(BaseModel):
     """A case in the JSON report of a night: what other commands read of it."""
 
@@ -232,6 +239,7 @@ class JudgedCase(BaseModel):
     outcome: str
     reason: str | None = None
     golden_path: str | None = None
+    comparison: tuple[JudgedFinding, ...] = ()
 
 
 class JudgedNight(BaseModel):

@@ -51,7 +51,7 @@ class SweepDisplay(BatchDisplay):
             self.result(verdict, reports, sweep_dir, num_due)
         else:
             go_on = command_text("sweep", "--resume", sweep_dir)
-            show_stopped(f"{counted(num_due, 'run')} still to do", code, sweep_dir, go_on)
+            show_stopped(f"{counted(num_due, 'run')} still to do", code, None, go_on)
 
     def result(self, verdict: SweepVerdict, reports: tuple[Path, ...], sweep_dir: Path, num_due: int) -> None:
         """Show the answer; for an unfinished sweep also the command that continues it."""

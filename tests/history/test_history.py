@@ -165,6 +165,9 @@ def test_a_golden_of_the_same_settings_is_the_band(ask, tmp_path, make_golden, m
     path.write_text(golden_text(golden))
     band = json.loads(ask(CASE, "--golden_dir", tmp_path / "golden", "--json").out)["golden"]
     assert (band["value"], band["threshold"], band["low"], band["high"]) == (700.0, 0.05, 665.0, 735.0)
+    write_history(tmp_path, [nightly(build_kept, 30, 0, 665.0, allowed={"tflops_per_gpu": 0.02})])
+    band = json.loads(ask(CASE, "--golden_dir", tmp_path / "golden", "--json").out)["golden"]
+    assert (band["threshold"], band["allowed_by"], band["low"]) == (0.02, "the last night", 686.0)
     other = make_record(make_spec(recompute="none", optimizer={"lr": 0.5}))
     path.write_text(make_golden(other, {"tflops_per_gpu": 700.0}).model_dump_json())
     document = json.loads(ask(CASE, "--golden_dir", tmp_path / "golden", "--json").out)

@@ -62,7 +62,7 @@ def test_the_chart_has_the_golden_band_and_the_change_points(nights, tmp_path):
 def test_a_golden_far_off_is_reported_and_not_drawn(nights, tmp_path):
     picture = trend_picture(history_of(nights, golden=GoldenBand(tmp_path / "golden.json", 70.0, 0.05, 66.5, 73.5)))
     assert (picture.chart.upwards, [curve for curve in picture.chart.curves if curve.below]) == ((), [])
-    assert " 70 ± 5 %, " in picture.caption
+    assert " 70, allowed ± 5 % by default, " in picture.caption
 
 
 def test_a_change_one_night_beside_the_point_is_reported_with_its_night(nights):

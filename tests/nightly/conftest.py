@@ -85,7 +85,9 @@ def build_findings(metrics: Any, change: float, num_runs: int) -> tuple[CaseFind
         verdict = Verdict.REGRESSION if bad else Verdict.IMPROVEMENT if good else Verdict.PASS
         evidence = Evidence(value / (1 + change), 0.0093, 0.05, 19, num_runs, 5, bad)
         findings.append(
-            CaseFinding(metric.name, value, value / (1 + change), change, 0.05, verdict, LASTING * bad, evidence)
+            CaseFinding(
+                metric.name, value, value / (1 + change), change, 0.05, verdict, LASTING * bad, evidence=evidence
+            )
         )
     return tuple(findings)
 

@@ -11,12 +11,13 @@ import pytest
 from harness.errors import ExitCode
 from harness.history.record import HistoryFigure, Occasion, history_record
 from harness.judge.derive import derive
-from harness.judge.gate import Verdict
-from harness.nightly.case import _looks_worse, judge_case, suspected, worst_accident
-from harness.nightly.values import CaseFinding, CaseMaterial, CaseRun, NightRules
-from harness.nightly.words import answer
+from harness.nightly.case import judge_case, suspected, worst_accident
+from harness.nightly.remarks import story
+from harness.nightly.values import CaseMaterial, CaseRun, NightRules
+from harness.nightly.words import answer, threshold_text
+from harness.records.batches import Build
 from harness.records.goldens import GoldenSearch
-from harness.records.night import ExpectedFailureRecord, PlannedCase, RefusedCase
+from harness.records.night import Against, ExpectedFailureRecord, PlannedCase, RefusedCase
 from harness.records.rank import Failure, MemoryRecord
 
 RULES = NightRules(today=date(2026, 2, 1))
@@ -295,14 +296,25 @@ def test_the_gate_and_the_figures_of_the_case_are_the_median_of_the_runs(case):
     assert finding(verdict).current == pytest.approx(verdict.metrics.tflops_per_gpu.median)
 
 
-def test_a_regression_of_memory_is_suspected_and_one_of_time_only_with_evidence():
+def test_a_larger_peak_runs_pairs_but_no_confirming_runs(case, spec, make_record):
+    against = Against(source="/old", num_pairs=5, build=Build(python="/old/bin/python"))
+    for gigabytes, outcome in ((65, "regression"), (58, "pass")):
+        verdict = judge_case(case(runs=peaks(spec, make_record, *[gigabytes * 10**9] * 2)), RULES)
+        is_red = outcome == "regression"
+        assert (verdict.outcome, suspected(verdict), suspected(verdict, against)) == (outcome, False, is_red)
+        assert any("Not run again" in line for line in story(verdict).explanation) is is_red
+
+
+def test_a_finding_has_the_one_threshold_that_decides_and_what_sets_it(case, nights):
+    own, wide = {"thresholds": {"tflops_per_gpu": 0.02}}, (0.9, 1.0, 1.15)
     rows = (
-        ("peak_allocated_bytes", Verdict.REGRESSION),
-        ("peak_allocated_bytes", Verdict.PASS),
-        ("tflops_per_gpu", Verdict.REGRESSION),
+        (case(history=nights), 0.05, "default"),
+        (case(history=nights, **own), 0.02, "the suite"),
+        (case(per_run={"provenance": {"driver_version": "9"}}, **own), 0.02, "the suite"),
+        (case(**own), 0.053, "3 spreads"),
+        (case(wide, **own), 0.262, "3 spreads"),
     )
-    assert [_looks_worse(CaseFinding(name, 1.0, 1.0, 0.1, 0.05, verdict)) for name, verdict in rows] == [
-        True,
-        False,
-        False,
-    ]
+    for material, threshold, allowed_by in rows:
+        found = finding(judge_case(material, RULES))
+        assert (found.threshold, found.allowed_by) == (pytest.approx(threshold, abs=1e-3), allowed_by)
+        assert threshold_text(found) == f"{found.threshold * 100:.3g} % by {allowed_by}"

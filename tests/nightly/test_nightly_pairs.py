@@ -84,16 +84,16 @@ def test_a_slower_build_is_red_by_its_pairs_and_every_report_shows_them(
 def test_a_case_that_the_golden_calls_slower_is_green_if_the_old_build_is_as_slow(recorded, nightly, old_build):
     stage = recorded(slower=1.0, faster=1.2)
     assert nightly(stage).code == 5
-    document, case = parsed(nightly(stage, "--against", old_build, "--pairs", "3", "--json"))
-    assert (document["exit_code"], case["outcome"], len(case["pairs"]["runs"])) == (0, "pass", 6)
+    document, case = parsed(nightly(stage, "--against", old_build, "--json"))
+    assert (document["exit_code"], case["outcome"], len(case["pairs"]["runs"])) == (0, "pass", 10)
     assert speed_in(case["comparison"])["verdict"] == "pass"
     assert speed_in(case["comparison"])["change"] < -0.15
     (golden,) = stage.goldens.rglob("*.json")
     for damage in (lambda: golden.write_text("{}"), golden.unlink):
         damage()
         assert nightly(stage).code == 6
-        document, case = parsed(nightly(stage, "--against", old_build, "--pairs", "3", "--json"))
-        assert (document["exit_code"], case["outcome"], len(case["pairs"]["runs"])) == (0, "pass", 6)
+        document, case = parsed(nightly(stage, "--against", old_build, "--json"))
+        assert (document["exit_code"], case["outcome"], len(case["pairs"]["runs"])) == (0, "pass", 10)
 
 
 def test_a_night_that_was_killed_between_pairs_and_resumed_equals_an_unbroken_one(
@@ -124,14 +124,18 @@ def test_last_good_is_the_environment_of_the_last_green_night(recorded, nightly,
     stage = recorded(slower=1.1, faster=1.2)
     none = nightly(stage, "--against", "last-good")
     line = none.out.partition("\n")[0]
-    assert (none.code, "without pairs" in line, "has passed" in none.err) == (5, True, True)
-    assert "has passed" in nightly(stage, "--against", "last-good", "--dryrun").out.splitlines()[2]
+    assert (none.code, "without pairs" in line, "and passed" in none.err) == (5, True, True)
+    assert "and passed" in nightly(stage, "--against", "last-good", "--dryrun").out.splitlines()[2]
     good = json.loads(
         nightly(stage, "--only", "dense", "--against", old_build, "--json", "--golden_dir", stage.goldens).out
     )
     folder = tmp_path / "results" / "nights" / good["night_id"]
     for path, changed in ((folder / "report" / "night.json", {"exit_code": 0}), (folder / "night.json", {"python": str(old_build / "bin" / "python")})):  # fmt: skip
         path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+    unjudged = nightly(stage, "--against", "last-good")
+    assert (unjudged.code, "and passed" in unjudged.err) == (5, True)
+    report = folder / "report" / "night.json"
+    report.write_text(report.read_text().replace('"regression"', '"pass"'))
     answer = nightly(stage, "--against", "last-good", "--json")
     _, case = parsed(answer)
     assert (answer.code, case["pairs"]["against"]) == (5, f"last-good ({good['night_id']})")
@@ -154,7 +158,7 @@ def test_every_wrong_environment_is_a_wrong_request(recorded, nightly, tmp_path,
         *((("--against", path), "--against", str(path)) for path in (tmp_path / "none", empty, stage.suite, lies)),
         (("--against", broken), "ImportError: no"),
         (("--against", sys.executable), "--against"),
-        (("--against", tmp_path / "none", "--pairs", "2", "--confirm", "-1"), "--pairs 2", "--confirm -1", "--against"),
+        (("--against", tmp_path / "none", "--pairs", "4", "--confirm", "-1"), "--pairs 4", "--confirm -1", "--against"),
         (("--pairs", "5"), "--pairs needs --against"),
     ):
         answer = nightly(stage, *arguments)
