@@ -9,13 +9,13 @@ from signal import SIGINT
 from statistics import fmean
 
 import harness
-from harness.batch.engine import holding
+from harness.batch.engine import begun, holding
 from harness.bisect import MAX_RUNS, MOST_RUNS
 from harness.bisect.measuring import Bench, StoppedError, require_time
 from harness.bisect.revisions import changed_lines, find_revisions
 from harness.bisect.search import ENDS, SAME, Found, Measure, Step, Undecided, next_run, next_trace, usual_number
 from harness.bisect.show import bisect_page
-from harness.bisect.values import PLAN, TRACED, BisectAnswer, BisectPlan, Measured, Metric, Side, Skipped, of_kind
+from harness.bisect.values import TRACED, BisectAnswer, BisectPlan, Measured, Metric, Side, Skipped, of_kind
 from harness.errors import BadRequestError, ExitCode, Problems, RunFailedError, nearest, raise_all
 from harness.experiment.experiment import ExperimentSpec
 from harness.judge.gate import status_exit_code
@@ -24,20 +24,19 @@ from harness.launch.environment import Host, this_host
 from harness.launch.warm import WarmParents
 from harness.measure.checking import check_request
 from harness.measure.understanding import RunRequest, rule_problem
-from harness.records.batches import append_event, read_events
+from harness.records.batches import BISECT_FOLDERS, append_event, read_events
 from harness.records.disk import disk_faults_reported
-from harness.records.folders import new_folder, results_dir
+from harness.records.folders import results_dir
+from harness.records.inventory import BISECT_REPORT
 from harness.records.redact import own_command
-from harness.records.references import folder_named
-from harness.records.store import read_run, write_atomically, write_once
+from harness.records.store import read_run, write_atomically
 from harness.records.strict_json import read_document
 from harness.resolve.suite_file import read_suite
+from harness.show import json
 from harness.show.markup import markdown
 from harness.show.progress import cell_progress
 from harness.show.terminal import narration, pass_time
 from harness.units import command_text, utc_now
-
-BISECTS = "bisects"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,10 +60,9 @@ def start_bisect(request: BisectRequest) -> BisectAnswer:
     plan = _plan(request, host)
     if plan.metric == "time":
         require_time(plan, host)
-    folder = new_folder(results_dir(request.results_dir) / BISECTS, plan.case, ("runs",)).absolute()
+    folder = BISECT_FOLDERS.new_dir(results_dir(request.results_dir), plan.case).absolute()
     plan = plan.model_copy(update={"bisect_id": folder.name})
-    with holding(folder, "bisect"):
-        write_once(folder / PLAN, plan)
+    with begun(BISECT_FOLDERS, folder, plan):
         pass_time(f"Kept in {folder}")
         return _answered(plan, folder, host)
 
@@ -75,13 +73,9 @@ def resume_bisect(reference: str, results: Path | None, max_runs: int | None) ->
     ``max_runs``: takes the place of the plan's, unless it is None.
     """
     _require_runs(max_runs)
-    path = Path(reference)
-    folder = path if path.is_dir() else folder_named(reference, "bisect", results_dir(results) / BISECTS)
-    if not (folder / PLAN).is_file():
-        raise BadRequestError(f"{folder}: no {PLAN}: not the folder of a bisect", remedy="name a folder in bisects/")
-    folder = folder.absolute()
+    folder = BISECT_FOLDERS.folder_of(reference, results).absolute()
     with holding(folder, "bisect"):
-        plan = read_document(folder / PLAN, BisectPlan)
+        plan = read_document(folder / BISECT_FOLDERS.mark, BisectPlan)
         if max_runs is not None:
             plan = plan.model_copy(update={"max_runs": max_runs})
         return _answered(plan, folder, this_host())
@@ -142,8 +136,9 @@ def _answered(plan: BisectPlan, folder: Path, host: Host) -> BisectAnswer:
         about = {"plan": plan, "folder": folder, "metric": metric, "num_measured": len(events)}
         return BisectAnswer.of(**about, reason="interrupted", exit_code=code)
     with disk_faults_reported(folder):
-        (folder / "report").mkdir(exist_ok=True)
-        write_atomically(folder / "report" / "bisect.md", markdown(bisect_page(answer), level=2))
+        (report := folder / BISECT_REPORT).parent.mkdir(exist_ok=True)
+        write_atomically(report.with_suffix(".md"), markdown(bisect_page(answer), level=2))
+        write_atomically(report, json.text(answer) + "\n")
     return answer
 
 

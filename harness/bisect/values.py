@@ -20,8 +20,6 @@ Metric = Literal["recompute", "memory", "work", "time"]
 TRACED: tuple[Metric, ...] = ("recompute", "memory", "work")
 """Figures that a trace shows, without training."""
 
-PLAN = "bisect.json"
-
 
 class Revision(Frozen):
     """A commit of the repository. ``subject``: the first line of its message."""

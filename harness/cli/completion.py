@@ -75,7 +75,7 @@ def _in_results(*kinds: str) -> Completer:
 
 
 runs, sweeps, nights, jobs = (_in_results(kind) for kind in ("runs", "sweeps", "nights", "jobs"))
-stored = _in_results("runs", "sweeps", "nights")
+stored = _in_results("runs", "sweeps", "nights", "bisects")
 
 
 def runs_and_goldens(ctx: typer.Context) -> list[str]:

@@ -68,10 +68,7 @@ def _explanation(case: CaseVerdict) -> Iterable[str]:
     failures = dict.fromkeys(one_line(run.record.failure) for run in case.runs if run.record and run.record.failure)
     drift = one_line("; ".join(map(_drift_text, case.drift)))
     yield from filter(None, [reason])
-    yield from _about_findings(findings)
-    is_by_time = any(finding.evidence and finding.evidence.is_suspicious for finding in findings)
-    if case.outcome == "regression" and case.pairs is None and not is_by_time:
-        yield "Not run again: of one build, memory and counted work do not vary."
+    yield from _about_findings(case, findings)
     yield from (f"Failure: {failure}" for failure in failures if failure not in reason)
     yield from _about_pairs(case)
     yield from filter(None, [one_line(case.remark)])
@@ -152,7 +149,7 @@ def _to_copy(case: CaseVerdict) -> Iterable[str]:
         yield f"Details: {command}"
 
 
-def _about_findings(findings: Iterable[CaseFinding]) -> Iterable[str]:
+def _about_findings(case: CaseVerdict, findings: Sequence[CaseFinding]) -> Iterable[str]:
     by_reason: dict[str, list[str]] = {}
     for finding in findings:
         if finding.verdict is Verdict.INCONCLUSIVE and finding.evidence is None:
@@ -160,6 +157,9 @@ def _about_findings(findings: Iterable[CaseFinding]) -> Iterable[str]:
         else:
             yield finding_text(finding)
     yield from (f"{', '.join(titles)}: {reason}" for reason, titles in by_reason.items())
+    is_by_time = any(finding.evidence and finding.evidence.is_suspicious for finding in findings)
+    if case.outcome == "regression" and case.pairs is None and not is_by_time:
+        yield "Not run again: of one build, memory and counted work do not vary."
 
 
 def _last_run(case: CaseVerdict) -> Path | None:

@@ -66,20 +66,25 @@ def answer(verdict: NightVerdict) -> str:
 
 
 def _with_change(case: CaseVerdict) -> str:
-    """Return ``dense.none (Peak allocated +9.2 %, allowed 5 %)`` for a regression, else the name of the case."""
+    """Return ``dense.none (Peak allocated +9.2 %, allowed 5 % by default)`` for a regression, else the case's name."""
     found = (
         each for each in case.findings if each.verdict is Verdict.REGRESSION and (case.pairs or each.change is not None)
     )
     worst = next(found, None) if case.outcome == "regression" else None
     if worst is None:
         return case.planned.name
-    title, change = BY_NAME[worst.metric].title, worst.judged_change or 0.0
     paired = case.pairs.of(worst.metric) if case.pairs else None
     if paired and paired.change is not None:
-        return f"{case.planned.name} ({title} {format_percent(paired.change)} against the old build)"
-    of_nights = " from its nights" * bool(worst.evidence and worst.evidence.num_nights)
-    why = f": {one_line(worst.reason)}" if worst.reason and not (worst.evidence and worst.is_beyond) else ""
-    return f"{case.planned.name} ({title} {format_percent(change)}{of_nights}{why or _allowed(worst)})"
+        change = f"{format_percent(paired.change)} against the old build"
+    else:
+        change = f"{format_percent(worst.judged_change or 0.0)}{_why(worst)}"
+    return f"{case.planned.name} ({BY_NAME[worst.metric].title} {change})"
+
+
+def _why(finding: CaseFinding) -> str:
+    of_nights = " from its nights" * bool(finding.evidence and finding.evidence.num_nights)
+    is_explained = finding.reason and not (finding.evidence and finding.is_beyond)
+    return f"{of_nights}{f': {one_line(finding.reason)}' if is_explained else _allowed(finding)}"
 
 
 def _allowed(finding: CaseFinding) -> str:

@@ -1,4 +1,4 @@
-"""The folder of a sweep or a night: its plan, its events and its entries."""
+"""The folder of a sweep, a night or a bisect: its plan, its events and its entries."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,6 +65,7 @@ class BatchFolders:
 
 
 SWEEP_FOLDERS, NIGHT_FOLDERS = BatchFolders("sweep", "cells"), BatchFolders("night", "cases")
+BISECT_FOLDERS = BatchFolders("bisect", "runs")
 
 
 def append_event(folder: Path, event: Frozen) -> None:

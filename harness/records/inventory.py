@@ -1,4 +1,4 @@
-"""Lists the runs, sweeps and nights of a results folder, complete or not. Changes nothing."""
+"""Lists the runs, sweeps, nights and bisects of a results folder, complete or not. Changes nothing."""
 
 import re
 from collections import Counter
@@ -8,7 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from pydantic import BaseModel
+
 from harness.errors import BadRequestError
+from harness.records.batches import BISECT_FOLDERS
 from harness.records.night import NIGHTS, NightCase, read_night, verdict_text
 from harness.records.rank import OWNER
 from harness.records.references import MARKS, Kind, folder_named, folders
@@ -22,7 +25,7 @@ RUNS, SWEEPS = "runs", "sweeps"
 
 State = Literal["ok", "oom", "failed", "interrupted", "finished", "running", "unfinished", "incomplete", "damaged"]
 
-FOLDERS = (RUNS, SWEEPS, NIGHTS)
+FOLDERS = (RUNS, SWEEPS, NIGHTS, BISECT_FOLDERS.parent)
 _MARKS = (*MARKS.values(), "spec.json", OWNER)
 _UTC = "%Y-%m-%dT%H:%M:%SZ"
 _ID = re.compile(r"(?P<when>\d{8}T\d{6}Z)-(?P<recipe>.+)-[0-9a-f]{8}")
@@ -30,7 +33,7 @@ _ID = re.compile(r"(?P<when>\d{8}T\d{6}Z)-(?P<recipe>.+)-[0-9a-f]{8}")
 
 @dataclass(frozen=True)
 class Stored:
-    """A run, a sweep or a night. ``recipe``: for a night, its suite. Size in bytes.
+    """A run, a sweep, a night or a bisect. ``recipe``: for a night, its suite; for a bisect, its case. Size in bytes.
 
     ``when``: start as UTC ISO-8601, empty if the folder's name does not have it. An imported run started when its job
     started; ``is_start_known`` False: that time is unknown, and ``when`` is the time of the import. ``state``: for a
@@ -57,7 +60,7 @@ class Stored:
 
 
 def inventory(results: Path, count: Callable[[Sequence[Path]], Iterable[Path]] = iter) -> tuple[Stored, ...]:
-    """List runs, sweeps and nights under ``results``, oldest first; empty if the folder does not exist.
+    """List runs, sweeps, nights and bisects under ``results``, oldest first; empty if the folder does not exist.
 
     ``count`` yields the folders that it gets, and may show the progress.
     """
@@ -66,7 +69,7 @@ def inventory(results: Path, count: Callable[[Sequence[Path]], Iterable[Path]] =
 
 
 def is_ours(path: Path) -> bool:
-    """Return whether the folder belongs to a run, a sweep or a night, by its name or its files."""
+    """Return whether the folder belongs to a run, a sweep, a night or a bisect, by its name or its files."""
     return _ID.fullmatch(path.name) is not None or any((path / name).exists() for name in _MARKS)
 
 
@@ -88,7 +91,12 @@ def stored(path: Path) -> Stored:
 
 
 def runs_of(entry: Stored) -> Iterator[tuple[str, RunRecord]]:
-    """Yield each committed run with the name of its cell or case; the name of a single run is empty."""
+    """Yield each committed run with the name of its cell or case; the name of a single run is empty.
+
+    BadRequestError for a bisect.
+    """
+    if entry.kind == "bisect":
+        raise BadRequestError(f"{entry.path}: a bisect, whose runs are of other builds", remedy="name other runs")
     if entry.kind == "run":
         yield "", read_run(entry.path)
     elif entry.kind == "sweep":
@@ -111,6 +119,10 @@ def _read(entry: Stored) -> Stored:
         if not night.is_finished:
             return replace(entry, state="unfinished", detail=states)
         return replace(entry, state="finished", detail="; ".join(filter(None, (states, verdict_text(path)))))
+    if entry.kind == "bisect":
+        report = path / BISECT_REPORT
+        detail = read_document(report, BisectReport).text if report.is_file() else ""
+        return replace(entry, state="finished" if detail else "unfinished", detail=detail)
     record = read_document(path / RECORD, RunRecord)
     entry = replace(entry, state=record.status, detail=record.failure or record.spec.slug)
     if record.imported is None and entry.when:
@@ -120,6 +132,24 @@ def _read(entry: Stored) -> Stored:
         return replace(entry, when=utc_time(time).strftime(_UTC), is_start_known=is_known)
     except ValueError as error:
         raise BadRequestError(f"{path / RECORD}: started_at: {time!r} is not a time") from error
+
+
+BISECT_REPORT = Path("report", "bisect.json")
+
+
+class BisectReport(BaseModel):
+    """The answer of a bisect: what the inventory reads of it."""
+
+    metric: str | None = None
+    first_bad: dict[str, str] | None = None
+    reason: str | None = None
+
+    @property
+    def text(self) -> str:
+        """Return ``memory: first bad 1a2b3c4d5e (subject)``, or why there is none."""
+        found = self.first_bad
+        why = f"first bad {found['sha'][:10]} ({found['subject']})" if found else f"not decided: {self.reason}"
+        return f"{self.metric}: {why}"
 
 
 def _states_text(noun: str, states: Iterable[str]) -> str:
@@ -158,7 +188,7 @@ def file_sizes(path: Path) -> tuple[tuple[str, int], ...]:
 
 
 def find_stored(reference: str | Path, results: Path) -> Stored:
-    """Find a run, sweep or night. ``reference``: a folder, or the start or the last eight digits of an id.
+    """Find a run, sweep, night or bisect. ``reference``: a folder, or the start or the last eight digits of an id.
 
     BadRequestError if nothing or several entries match, or if the folder is none of these.
     """
@@ -166,9 +196,9 @@ def find_stored(reference: str | Path, results: Path) -> Stored:
     if path.is_dir():
         if not is_ours(path.absolute()):
             raise BadRequestError(
-                f"{path}: not a run, sweep or night", remedy=f"the folder has none of {', '.join(_MARKS)}"
+                f"{path}: not a run, sweep, night or bisect", remedy=f"the folder has none of {', '.join(_MARKS)}"
             )
         return stored(path.absolute())
     parents = [results / folder for folder in FOLDERS]
     remedy = "`mbr-perf results list` prints all of them"
-    return stored(folder_named(str(reference), "run, sweep or night", *parents, remedy=remedy))
+    return stored(folder_named(str(reference), "run, sweep, night or bisect", *parents, remedy=remedy))

@@ -10,11 +10,13 @@ from harness.errors import BadRequestError, closest
 from harness.records.folders import results_dir
 from harness.units import command_text
 
-Kind = Literal["run", "sweep", "night"]
-MARKS: dict[Kind, str] = {"night": "night.json", "sweep": "sweep.json", "run": "record.json"}
+Kind = Literal["run", "sweep", "night", "bisect"]
+MARKS: dict[Kind, str] = {
+    "night": "night.json", "sweep": "sweep.json", "bisect": "bisect.json", "run": "record.json"
+}  # fmt: skip
 """The file that only a folder of this kind has."""
 
-_INSTEAD: dict[Kind, str] = {"night": "nightly --resume", "sweep": "report", "run": "results show"}
+_INSTEAD: dict[Kind, str] = {"night": "nightly --resume", "sweep": "report"}
 
 
 def folders(parent: Path) -> tuple[Path, ...]:
@@ -85,7 +87,7 @@ def refuse_other_kinds(reference: str | Path, wanted: tuple[Kind, ...], results:
     for kind in MARKS:
         if kind not in wanted and (folder := _found(reference, kind, results)):
             runs = [path.parent for path in sorted(folder.glob(f"*/*/*/{MARKS['run']}"))]
-            remedy = command_text(*_INSTEAD[kind].split(), folder)
+            remedy = command_text(*_INSTEAD.get(kind, "results show").split(), folder)
             if kind == "night":
                 remedy = f"its reports are in its folder report; {remedy} writes them again"
             if "run" in wanted:

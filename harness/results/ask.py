@@ -27,7 +27,7 @@ def machine(results_dir: Results = None, as_json: Json = False) -> None:
     raise typer.Exit(code)
 
 
-app = App(no_args_is_help=True, help="Runs, sweeps and nights on disk: list, show, archive them.")
+app = App(no_args_is_help=True, help="Runs, sweeps, nights and bisects on disk: list, show, archive them.")
 
 Reference = Annotated[
     str,
@@ -39,7 +39,7 @@ Reference = Annotated[
 
 @app.command("list")
 def list_results(results_dir: Results = None, as_json: Json = False) -> None:
-    """List every run, sweep and night with id, start, outcome and size, also incomplete and damaged ones."""
+    """List every run, sweep, night and bisect with id, start, outcome and size, also incomplete and damaged ones."""
     from functools import partial
 
     from harness.records import folders
@@ -56,7 +56,7 @@ def list_results(results_dir: Results = None, as_json: Json = False) -> None:
 
 @app.command()
 def show(reference: Reference, results_dir: Results = None, as_json: Json = False) -> None:
-    """Show a run, sweep or night: outcome, metrics or process, and files, cells or cases."""
+    """Show a run, sweep, night or bisect: outcome, metrics or process, and files, cells or cases."""
     from harness.records import folders
     from harness.records.inventory import find_stored
     from harness.records.store import MEND_RECORD, read_run
@@ -80,7 +80,7 @@ def archive(
     results_dir: Results = None,
     as_json: Json = False,
 ) -> None:
-    """Pack a run, sweep or night into a file, without secrets and home folders.
+    """Pack a run, sweep, night or bisect into a file, without secrets and home folders.
 
     The same folder gives the same bytes. Refuses runs that have not ended.
     """

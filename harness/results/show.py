@@ -1,16 +1,16 @@
-"""Shows the runs, sweeps and nights of a results folder."""
+"""Shows the runs, sweeps, nights and bisects of a results folder."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 from harness.errors import BadRequestError
 from harness.judge.derive import derive
 from harness.launch.processes import Life, life_of
 from harness.records.inventory import State, Stored, case_state, file_sizes, outcome_of
 from harness.records.night import night_of, read_judged, read_night
+from harness.records.references import Kind
 from harness.records.run import RunRecord
 from harness.records.sweep import read_sweep
 from harness.show.figures import ABSENT
@@ -20,9 +20,9 @@ from harness.units import counted, first_line, format_bytes, format_seconds
 
 
 class EntryRow(Shown):
-    """One run, sweep or night."""
+    """One run, sweep, night or bisect."""
 
-    kind: Literal["run", "sweep", "night"]
+    kind: Kind
     id: str
     path: Path
     started_at: Text = at("when")
@@ -126,7 +126,7 @@ def _of_night(run_dir: Path) -> OfNight | None:
 def inventory_page(entries: Sequence[Stored], results: Path) -> Page:
     """Return one line per run, sweep and night, oldest first, and their total size."""
     if not entries:
-        return Page((), answer=f"No run, sweep or night in {results}")
+        return Page((), answer=f"No run, sweep, night or bisect in {results}")
     columns = [
         (Column("Id"), lambda entry: entry.id),
         (Column("Kind", drop=1), lambda entry: entry.kind),

@@ -16,7 +16,6 @@ import pytest
 from harness.bisect.pins import pinned_build
 from harness.bisect.revisions import SUBMODULE, copied, find_revisions, pins_at
 from harness.bisect.search import ENDS
-from harness.bisect.values import PLAN
 from harness.launch.environment import this_host
 from harness.records.batches import EVENTS
 from tests.bisect.repositories import BROKEN, LARGER, MENDED, NO_RECOMPUTE, SLOWER, git, pinning, repository, wheel
@@ -175,6 +174,8 @@ def test_sigterm_during_a_trace_keeps_the_bisect_and_an_undecided_one_prints_the
     process.terminate()
     out, folder = process.communicate(timeout=60)[0], copies[0].parents[2]
     assert (process.returncode, f"mbr-perf bisect --resume {folder}" in out) == (143, True)
+    show = ("results", "show", folder.name[-8:], *words[-2:], "--json")
+    assert json.loads(mbr_perf(*show).out)["state"] == "unfinished"
     traces = [{"place": place, "kind": "trace", "number": 0, "peak_bytes": 1, "flops": 1, "recompute": "mlp"} for place in (0, 0, 2, 2)]  # fmt: skip
     (folder / EVENTS).write_text("".join(f"{json.dumps(each)}\n" for each in traces))
     undecided = mbr_perf("bisect", "--resume", folder, "--json")
@@ -182,10 +183,13 @@ def test_sigterm_during_a_trace_keeps_the_bisect_and_an_undecided_one_prints_the
     assert (undecided.code, shlex.split(advice.partition(": ")[2])[1:]) == (6, [*words[3:-5], *words[-2:], "--metric", "time"])  # fmt: skip
     runs = [{"place": 2 * bad, "kind": "run", "number": 0, "seconds": 2 - bad} for bad in ENDS]
     (folder / EVENTS).write_text("".join(f"{json.dumps(each)}\n" for each in (*traces, *runs)))
-    plan = json.loads((folder / PLAN).read_text()) | {"metric": None}
-    (folder / PLAN).write_text(json.dumps(plan))
+    plan = json.loads((folder / "bisect.json").read_text()) | {"metric": None}
+    (folder / "bisect.json").write_text(json.dumps(plan))
     document = json.loads(mbr_perf("bisect", "--resume", folder, "--json").out)
     assert (document["metric"], "no slower" in document["reason"], "mbr-perf" in document["advice"]) == ("time", True, False)  # fmt: skip
+    shown = json.loads(mbr_perf(*show).out)
+    assert (shown["kind"], shown["state"]) == ("bisect", "finished") and document["reason"] in shown["detail"]
+    assert mbr_perf("history", "add", folder).code == mbr_perf("results", "show", copies[0]).code == 2
 
 
 @pytest.mark.train
