@@ -91,7 +91,7 @@ class Bench:
             return {"problem": kept.reason or f"no prediction for {kind}"}
         chunks = traces.even.values()
         ops = [op for chunk in chunks for op in chunk.ops]
-        inert = sorted({module for chunk in chunks for module in chunk.inert_modules})
+        inert = ", ".join(sorted({module for chunk in chunks for module in chunk.inert_modules}))
         again = sum(op.flops for op in ops if op.phase == "recompute")
         return {
             "peak_bytes": kept.prediction.peak_bytes,

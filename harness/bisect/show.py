@@ -1,6 +1,7 @@
 """Shows a bisect: the commit, the figures on both sides, and what it changed, for a terminal and a pull request."""
 
 from collections.abc import Iterable
+from pathlib import Path
 from statistics import fmean
 
 from harness.bisect.values import BisectAnswer, Metric, Side
@@ -60,7 +61,7 @@ def _about(answer: BisectAnswer) -> str:
     plan = answer.plan
     ends = f"{plan.revisions[0].name} (good) to {plan.revisions[-1].name} (bad)"
     what = "traces" if answer.metric != "time" else "runs"
-    return f"{counted(plan.num_revisions, 'commit')} of {plan.repo}, {ends}; {answer.num_measured} {what}"
+    return f"{counted(plan.num_revisions, 'commit')} of {Path(plan.repo).name}, {ends}; {answer.num_measured} {what}"
 
 
 def _blocks(answer: BisectAnswer) -> Iterable[Block]:

@@ -98,13 +98,13 @@ def level_of(nights: Sequence[Night], golden: Reference) -> Level:
         return Level(golden.value, math.sqrt(2) * max(UNKNOWN_SPREAD, golden.error), 0)
     place = sum(night.is_older for night in usable)
     series = [night.value for night in usable]
-    series.insert(place, golden.value)
-    parts = levels(series)
-    spread = _spread(series, parts, usable)
-    own = [series[i] for part in parts if place in part for i in part if i != place]
+    found = levels([*series[:place], golden.value, *series[place:]])
+    parts = [range(part.start - (part.start > place), part.stop - (part.stop > place)) for part in found]
+    spread = _spread(series, [part for part in parts if part], usable)
+    own = next(part for part, with_golden in zip(parts, found, strict=True) if place in with_golden)
     if len(own) < MIN_NIGHTS:
         return Level(golden.value, math.sqrt(2) * max(spread, golden.error), 0)
-    return Level(median(own), spread, len(own))
+    return Level(median(series[own.start : own.stop]), spread, len(own))
 
 
 def _spread(series: Sequence[float], parts: Sequence[range], nights: Sequence[Night]) -> float:
