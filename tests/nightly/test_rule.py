@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,28 @@ def test_the_guide_has_the_five_lines_of_the_code_and_as_many_rows_as_gate_json_
     rows = json.loads((ROOT / "results" / "benchmarks" / "gate.json").read_text())["rows"]
     number = ("no", "one", "two", "three", "four", "five")[sum("false_red" in row["missed"] for row in rows)]
     assert f"falsely red in {number} rows of gate.json" in guide
+
+
+def test_what_the_guide_derives_by_hand_is_what_the_rule_finds():
+    guide = (ROOT / "harness" / "nightly" / "README.md").read_text()
+    row = r"^\| ([\d ]+) \| (\d+), .*? ([\d.]+) % \| ([\d.]+) % \| (\S+) %: (\w+) \| ([\d.]*)"
+    rows = re.findall(row, guide, re.MULTILINE)
+    for values, level, spread, limit, change, outcome, confirmed in rows:
+        history = [Night([float(value)] * 5) for value in values.split()]
+        found = judged(658 / 700, history=history)
+        assert (found.evidence.level, found.judged_change) == (
+            float(level),
+            pytest.approx(float(change) / 100, abs=5e-4),
+        )
+        assert [round(found.evidence.spread * 100, 2), round(found.threshold * 100, 1)] == [float(spread), float(limit)]
+        assert found.evidence.is_suspicious is (outcome == "suspicious")
+        if confirmed:
+            of_golden = found.evidence.level / 700
+            again = [
+                verdict(658 / 700, (1 - float(confirmed) / 100 + off) * of_golden, history) for off in (-1e-3, 1e-3)
+            ]
+            assert again == ["regression", "inconclusive"]
+    assert len(rows) == 4
 
 
 @pytest.mark.parametrize(
