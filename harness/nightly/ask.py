@@ -12,7 +12,7 @@ from harness.errors import Problems
 
 if TYPE_CHECKING:
     from harness.nightly.plan import NightRequest
-    from harness.nightly.reports import Outputs
+    from harness.nightly.show import Outputs
 
 _SUITE, _JUDGE, _OUTPUT = "Suite", "Judging", "Output"
 
@@ -81,17 +81,17 @@ def nightly(
     Exit codes: 0 passed, 2 wrong request, or every case refused, 3 a case failed, 4 out of memory, 5 regression, 6
     inconclusive or unfinished.
     """
-    from harness.nightly.run import Audience, dry_run_night, resume_night, start_night
+    from harness.nightly.run import dry_run_night, resume_night, start_night
     from harness.nightly.show import NightDisplay
 
     request, outputs = _night_asked(what, judge, launch, cluster, output)
-    audience = Audience(NightDisplay(as_json=output.as_json, outputs=outputs.options), outputs)
+    display = NightDisplay(as_json=output.as_json, outputs=outputs)
     if request is None:
         assert what.resume is not None  # else there is a request
-        raise typer.Exit(int(resume_night(what.resume, launch.results_dir, audience)))
+        raise typer.Exit(int(resume_night(what.resume, launch.results_dir, display)))
     if what.dryrun:
-        raise typer.Exit(int(dry_run_night(request, audience.display)))
-    raise typer.Exit(int(start_night(request, audience)))
+        raise typer.Exit(int(dry_run_night(request, display)))
+    raise typer.Exit(int(start_night(request, display)))
 
 
 _MAY_ACCOMPANY = frozenset({"resume", "results_dir"})
@@ -110,7 +110,8 @@ def _night_asked(
     """
     from harness.cli.requests import require_nothing_else
     from harness.nightly.plan import chosen_suite
-    from harness.nightly.reports import Outputs, require_outputs
+    from harness.nightly.reports import require_outputs
+    from harness.nightly.show import Outputs
 
     problems, request = Problems(), None
     outputs = Outputs(junit=output.junit, step_summary=output.step_summary, html=output.html)

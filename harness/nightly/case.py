@@ -11,15 +11,14 @@ from harness.history.record import HistoryRecord, started
 from harness.judge.compare import compare_runs
 from harness.judge.coverage import measured_device
 from harness.judge.derive import derive
-from harness.judge.gate import Comparison, Finding, Outcome, Verdict, default_thresholds, exit_code_of
+from harness.judge.gate import Comparison, Finding, Outcome, Verdict, exit_code_of
 from harness.judge.likeness import SOFTWARE, Likeness, possible_names
-from harness.nightly.outcome import bad_end, effective_runs, expectation, figures_outcome
-from harness.nightly.pairs import decided, judge_memory, judge_pairs
+from harness.nightly.outcome import bad_end, effective_runs, expectation, figures_outcome, how_it_ended
+from harness.nightly.pairs import decided, judge_memory, judge_pairs, limit_of
 from harness.nightly.rule import Night, Reference, accident_in, judge_time
 from harness.nightly.values import (
     SPEED,
     Accident,
-    AllowedBy,
     CaseFinding,
     CaseMaterial,
     CaseRun,
@@ -28,10 +27,10 @@ from harness.nightly.values import (
 )
 from harness.records.gating import GateOptions
 from harness.records.golden import Difference, GoldenRecord, MeasuredOn, differences
-from harness.records.metrics import BY_NAME, Metric, Metrics
+from harness.records.metrics import BY_NAME, Metrics
 from harness.records.night import Against
 from harness.records.run import Provenance, RunRecord
-from harness.units import first_line, utc_time
+from harness.units import utc_time
 
 MACHINE = (*SOFTWARE, "device_name", "driver_version")
 """What a golden was measured with: differences of these may explain a change."""
@@ -146,8 +145,7 @@ def _refined(
     metric, like = BY_NAME[plain.metric], each[0][0]
     if golden is None or metric.gate is None or plain.golden is None:
         return CaseFinding(**vars(plain))
-    threshold = _threshold(metric, case, golden, len(each), like)
-    allowed_by: AllowedBy = "the suite" if metric.name in case.planned.thresholds else "default"
+    threshold, allowed_by = limit_of(metric, case.planned, like, min(len(each), golden.num_runs))
     if plain.verdict not in _JUDGED:
         return CaseFinding(**vars(replace(plain, threshold=threshold)), allowed_by=allowed_by)
     values = [metric.read(metrics) for _, metrics in each]
@@ -174,16 +172,10 @@ def worst_accident(cases: Sequence[CaseMaterial], before: str | None) -> Acciden
         if like is None or golden is None:
             continue
         nights = nights_of(case.history, metric.name, like, golden.promoted_at, before)
-        found = accident_in(nights, _threshold(metric, case, golden, len(case.runs), like))
+        found = accident_in(nights, limit_of(metric, case.planned, like, min(len(case.runs), golden.num_runs))[0])
         if found is not None and (worst is None or abs(found) > abs(worst.change)):
             worst = Accident(case.planned.name, found)
     return worst
-
-
-def _threshold(metric: Metric, case: CaseMaterial, golden: GoldenRecord, num_runs: int, like: RunRecord) -> float:
-    assert metric.gate is not None
-    row = default_thresholds(like.spec, min(num_runs, golden.num_runs)).of(metric.gate)
-    return row if metric.gate == "exact" else case.planned.thresholds.get(metric.name, row)
 
 
 def _outcome(
@@ -193,7 +185,7 @@ def _outcome(
         return "failed", case.planned.refused, None
     ended = bad_end(counting)
     if ended:
-        return ended[0], _how_it_ended(ended[1]), ended[1]
+        return ended[0], how_it_ended(ended[1]), ended[1]
     if comparison is None:
         return "inconclusive", "interrupted before a run finished" if counting else "not run yet", None
     if comparison.golden is None and not (verdict.pairs and verdict.pairs.findings):
@@ -201,12 +193,6 @@ def _outcome(
         outcome: Outcome = "inconclusive" if is_lacking else "pass"
         return outcome, comparison.note, None
     return *figures_outcome(verdict.findings), None
-
-
-def _how_it_ended(run: CaseRun) -> str:
-    failure = run.cancelled or (run.record.failure if run.record else "it left no record")
-    named = f"infrastructure ({run.infrastructure}): " if run.infrastructure else ""
-    return f"run {run.number}: {named}{first_line(failure, 'no failure recorded')}"
 
 
 _MEASURED = ("pass", "improvement", "inconclusive", "regression")

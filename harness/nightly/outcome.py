@@ -9,7 +9,7 @@ from harness.nightly.values import CaseFinding, CaseRun
 from harness.records.metrics import BY_NAME
 from harness.records.night import ExpectedFailureRecord, NightRun
 from harness.records.run import RunRecord
-from harness.units import format_percent, grouped
+from harness.units import first_line, format_percent, grouped
 
 _NEVER_STATUS = ("ok", "oom", "interrupted")
 _NEVER_KINDS = ("oom", "hang", "timeout", "non_finite_loss")
@@ -50,6 +50,13 @@ def bad_end(runs: Sequence[CaseRun]) -> tuple[Outcome, CaseRun] | None:
     if failed:
         return "failed", next((run for run in failed if not run.infrastructure), failed[0])
     return ("oom", oom[0]) if oom else None
+
+
+def how_it_ended(run: CaseRun) -> str:
+    """Return ``run 2: infrastructure (port in use): it broke``."""
+    failure = run.cancelled or (run.record.failure if run.record else "it left no record")
+    named = f"infrastructure ({run.infrastructure}): " if run.infrastructure else ""
+    return f"run {run.number}: {named}{first_line(failure, 'no failure recorded')}"
 
 
 def figures_outcome(findings: Sequence[CaseFinding]) -> tuple[Outcome, str]:

@@ -6,23 +6,21 @@ from dataclasses import replace
 from statistics import fmean, stdev
 
 from harness.judge.derive import combine, derive
-from harness.judge.gate import Finding, Verdict, compare_values, default_thresholds
+from harness.judge.gate import Verdict, compare_values, default_thresholds
 from harness.judge.plausible import doubts_of
 from harness.judge.statistics import Welch
-from harness.nightly.values import CaseFinding, CaseRun, PairFinding, PairsVerdict
+from harness.nightly.outcome import bad_end, how_it_ended
+from harness.nightly.values import SPEED, AllowedBy, CaseFinding, CaseRun, PairFinding, PairsVerdict
 from harness.records.metrics import METRICS, Metric, Metrics
 from harness.records.night import OLD, Against, Case, pair_label
 from harness.records.run import RunRecord
-from harness.units import first_line, format_percent, format_share
+from harness.units import format_percent, format_share
 
 PAIR_ALPHA = 0.005
 """The largest one-sided p-value at which the difference of the pairs counts as real."""
 
 SMALLEST_EFFECT = 0.02
 """A smaller difference of two builds does not matter, however sure it is; a threshold below it takes its place."""
-
-Sides = tuple[list[Metrics], list[Metrics]]
-"""Of the old build and of the new."""
 
 
 def judge_pairs(case: Case, runs: Sequence[CaseRun], against: Against | None) -> PairsVerdict | None:
@@ -31,88 +29,68 @@ def judge_pairs(case: Case, runs: Sequence[CaseRun], against: Against | None) ->
         return None
     numbers = range(runs[0].number, runs[0].number + 2 * against.num_pairs)
     verdict = PairsVerdict(against.source, against.num_pairs, runs=tuple(runs))
-    if fault := fault_of(runs, numbers):
+    if fault := _fault_of(runs, numbers):
         return replace(verdict, fault=f"the comparison with the old build {fault}")
-    like, sides = sides_of(runs, numbers)
-    return replace(verdict, findings=tuple(_findings(case, like, sides)))
+    return replace(verdict, findings=tuple(_findings(case, runs, numbers)))
 
 
-def sides_of(runs: Sequence[CaseRun], numbers: range) -> tuple[RunRecord, Sides]:
-    """Return the first run, and the figures of both sides of complete pairs: the old build, and the new."""
+def _fault_of(runs: Sequence[CaseRun], numbers: range) -> str:
+    """Say why the runs cannot be compared; empty if they can."""
+    if ended := bad_end([run for run in runs if run.record or run.cancelled]):
+        return f"{'ran out of memory' if ended[0] == 'oom' else 'failed'}: {how_it_ended(ended[1])}"
+    records = {run.number: run.record for run in runs if run.record and run.record.status != "interrupted"}
+    if not records.keys() >= {*numbers}:
+        return f"is incomplete: {len(records)} of {len(numbers)} runs are done"
+    for number, record in records.items():
+        metrics = derive(record)
+        if doubts := doubts_of(record, metrics):
+            return f"is not usable: run {number} is suspect: {'; '.join(doubts)}"
+        if problem := metrics.problems.get(SPEED):
+            return f"is not usable: run {number}: {problem}"
+    return ""
+
+
+def limit_of(metric: Metric, case: Case, like: RunRecord, num_runs: int) -> tuple[float, AllowedBy]:
+    """Return the threshold of a gated figure of ``num_runs`` runs that are like that one, and what sets it."""
+    assert metric.gate is not None
+    if metric.gate != "exact" and metric.name in case.thresholds:
+        return case.thresholds[metric.name], "the suite"
+    return default_thresholds(like.spec, num_runs).of(metric.gate), "default"
+
+
+def _findings(case: Case, runs: Sequence[CaseRun], numbers: range) -> Iterable[PairFinding]:
     records = {run.number: run.record for run in runs if run.record is not None}
-    sides: Sides = ([], [])
+    like, sides = records[numbers.start], (list[Metrics](), list[Metrics]())
     for place, number in enumerate(numbers):
         sides[pair_label(place) != OLD].append(derive(records[number]))
-    return records[numbers.start], sides
-
-
-def judged_metrics(
-    case: Case, like: RunRecord, sides: Sides, num_timed: int
-) -> Iterable[tuple[Metric, list[float | None], list[float | None], float]]:
-    """Yield each gated metric that some run has, its figures on both sides, and the threshold of ``num_timed`` runs."""
     for metric in METRICS:
-        first, second = ([metric.read(metrics) for metrics in side] for side in sides)
-        if metric.gate is None or all(value is None for value in (*first, *second)):
+        before, now = ([metric.read(metrics) for metrics in side] for side in sides)
+        if metric.gate is None or all(value is None for value in (*before, *now)):
             continue
-        limit = default_thresholds(like.spec, num_timed if metric.gate == "time" else len(first)).of(metric.gate)
-        yield metric, first, second, limit if metric.gate == "exact" else case.thresholds.get(metric.name, limit)
-
-
-def fault_of(runs: Sequence[CaseRun], numbers: range) -> str:
-    """Say why the runs cannot be compared; empty if they can."""
-    done = {run.number for run in runs if run.record is not None and run.record.status != "interrupted"}
-    for run in runs:
-        if fault := _ended_badly(run):
-            return f"failed: run {run.number}: {fault}"
-    if not done.issuperset(numbers):
-        return f"is incomplete: {len(done)} of {len(numbers)} runs are done"
-    return next((text for run in runs if run.record and (text := _unusable(run.record, run.number))), "")
-
-
-def _ended_badly(run: CaseRun) -> str:
-    if run.cancelled:
-        return run.cancelled
-    if run.record is None or run.record.status in ("ok", "interrupted"):
-        return ""
-    failure = first_line(run.record.failure, run.record.status)
-    return f"out of memory: {failure}" if run.record.status == "oom" else failure
-
-
-def _unusable(record: RunRecord, number: int) -> str:
-    metrics = derive(record)
-    if doubts := doubts_of(record, metrics):
-        return f"is not usable: run {number} is suspect: {'; '.join(doubts)}"
-    problem = metrics.problems.get("tflops_per_gpu")
-    return f"is not usable: run {number}: {problem}" if problem else ""
-
-
-def _findings(case: Case, like: RunRecord, sides: Sides) -> Iterable[PairFinding]:
-    for metric, before, now, limit in judged_metrics(case, like, sides, len(sides[1])):
+        limit, allowed_by = limit_of(metric, case, like, len(now))
+        base, together = (metric.read(combine(side)) for side in sides)
         if metric.gate == "time":
-            found = _time(metric, before, now, limit)
+            yield _time(metric, before, now, limit, allowed_by)
         else:
-            base, together = (metric.read(combine(side)) for side in sides)
-            judged: Finding = (
-                compare_values(metric, together, base, limit)
-                if base is None
-                else judge_memory(metric, now, together, base, limit)
-            )
-            found = PairFinding(**vars(judged))
-        is_of_suite = case.thresholds.get(metric.name) == found.threshold
-        yield replace(found, allowed_by="the suite" if is_of_suite else "default")
+            plain = compare_values(metric, together, base, limit)
+            judged = plain if base is None else judge_memory(metric, now, together, base, limit)
+            yield PairFinding(**vars(judged) | {"allowed_by": allowed_by})
 
 
-def _time(metric: Metric, old: Sequence[float | None], new: Sequence[float | None], threshold: float) -> PairFinding:
+def _time(
+    metric: Metric, old: Sequence[float | None], new: Sequence[float | None], threshold: float, allowed_by: AllowedBy
+) -> PairFinding:
     """Judge the mean relative difference of the pairs.
 
     Worse by more than 2 % (or the threshold, if that is less) and by more than noise: a regression. Inconclusive if the
     pairs vary so much that it may be worse than the threshold all the same.
     """
-    allowed = min(SMALLEST_EFFECT, threshold)
+    if (allowed := min(SMALLEST_EFFECT, threshold)) < threshold:
+        allowed_by = "default"
     pairs = [(a, b) for a, b in zip(old, new, strict=True) if a is not None and b is not None]
     if len(pairs) < len(old):
         missing = f"some runs of the pairs have no {metric.title}"
-        return PairFinding(metric.name, None, None, None, allowed, Verdict.INCONCLUSIVE, missing)
+        return PairFinding(metric.name, None, None, None, allowed, Verdict.INCONCLUSIVE, missing, allowed_by)
     logs = [math.log(b / a) for a, b in pairs]
     found = Welch(fmean(logs), stdev(logs) / math.sqrt(len(logs)), len(logs) - 1)
     change, half = math.expm1(found.difference), found.half_width(1 - 2 * PAIR_ALPHA)
@@ -126,7 +104,8 @@ def _time(metric: Metric, old: Sequence[float | None], new: Sequence[float | Non
         shown = f"{format_percent(change)} +- {format_share(half)} (99 %) in {len(pairs)} pairs"
         reason = f"the pairs vary too much: {shown}, perhaps more than {format_share(threshold)}"
     means = [fmean(side) for side in zip(*pairs, strict=True)]
-    return PairFinding(metric.name, means[1], means[0], change, allowed, verdict, reason, p_value=p_value, margin=half)
+    decides = (allowed, verdict, reason, allowed_by)
+    return PairFinding(metric.name, means[1], means[0], change, *decides, p_value=p_value, margin=half)
 
 
 def judge_memory(

@@ -1,6 +1,5 @@
 """Writes the reports of a night into its folder and to the requested places."""
 
-import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,7 +10,7 @@ from harness.errors import BadRequestError, RunFailedError, raise_all
 from harness.history.run import write_pages
 from harness.nightly.junit import night_junit
 from harness.nightly.picture import night_picture
-from harness.nightly.show import night_page
+from harness.nightly.show import Outputs, night_page
 from harness.nightly.values import SPEED, CaseRun, NightVerdict
 from harness.nightly.words import is_red, outcome_text
 from harness.records.batches import NIGHT_FOLDERS
@@ -25,20 +24,6 @@ from harness.show.html import html
 from harness.show.markup import markdown
 from harness.show.page import Block, Code, Line, Listing, Only, Section, Span
 from harness.show.provenance import command_text, machine_facts
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outputs:
-    """Requested copies; None: not requested. ``html`` is a folder; ``step_summary`` is a file to append to."""
-
-    junit: Path | None = None
-    step_summary: Path | None = None
-    html: Path | None = None
-
-    @property
-    def options(self) -> str:
-        """Return them as on a command line, each after a blank."""
-        return "".join(f" --{name} {shlex.quote(str(path))}" for name, path in vars(self).items() if path)
 
 
 def require_outputs(outputs: Outputs) -> None:

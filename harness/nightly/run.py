@@ -1,7 +1,6 @@
 """A night from request to exit code: planned, run in rounds, resumed, judged, reported."""
 
 import shlex
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.batch.engine import begun, holding, play, play_here
@@ -21,7 +20,7 @@ from harness.measure.experiment import Display
 from harness.nightly.batch import NightBatch, due_round
 from harness.nightly.judge import NightJudge, outlook
 from harness.nightly.plan import NightRequest, plan_night
-from harness.nightly.reports import Outputs, annotations, delete_earlier, write_night_reports
+from harness.nightly.reports import annotations, delete_earlier, write_night_reports
 from harness.nightly.show import NightDisplay
 from harness.nightly.values import CaseRun, CaseVerdict, NightVerdict
 from harness.records.batches import NIGHT_FOLDERS
@@ -31,14 +30,6 @@ from harness.records.job import JobOptions
 from harness.records.night import NIGHTS, NightCase, NightData, NightPlan, read_night
 from harness.show.page import Line
 from harness.show.terminal import pass_time
-
-
-@dataclass(frozen=True)
-class Audience:
-    """Where the answer of a night goes: the display, and files besides its own folder."""
-
-    display: NightDisplay
-    outputs: Outputs = field(default_factory=Outputs)
 
 
 def dry_run_night(request: NightRequest, display: NightDisplay) -> ExitCode:
@@ -55,7 +46,7 @@ def dry_run_night(request: NightRequest, display: NightDisplay) -> ExitCode:
     return ExitCode.OK if plan.planned else ExitCode.BAD_REQUEST
 
 
-def start_night(request: NightRequest, audience: Audience) -> ExitCode:
+def start_night(request: NightRequest, display: NightDisplay) -> ExitCode:
     """Plan the night, write the plan, run it. BadRequestError before anything is started or written."""
     host = this_host()
     results = results_dir(request.results_dir).absolute()
@@ -67,10 +58,10 @@ def start_night(request: NightRequest, audience: Audience) -> ExitCode:
     night_dir = NIGHT_FOLDERS.new_dir(results, plan.suite)
     plan = plan.model_copy(update={"night_id": night_dir.name})
     with begun(NIGHT_FOLDERS, night_dir, plan):
-        return _run(night_dir, host, plan, audience, request.results_dir)
+        return _run(night_dir, host, plan, display, request.results_dir)
 
 
-def resume_night(reference: str, results: Path | None, audience: Audience) -> ExitCode:
+def resume_night(reference: str, results: Path | None, display: NightDisplay) -> ExitCode:
     """Do the missing runs of a night, exactly by its own plan, and judge it.
 
     BadRequestError for a night that another process works on, and where the software is no longer the same.
@@ -85,21 +76,21 @@ def resume_night(reference: str, results: Path | None, audience: Audience) -> Ex
             require_same_build("--against", data.plan.against.build, host, "the old build", remedy)
         require_same_software(data.plan.software, host, "night", measures_here=measures_here)
         if data.is_finished:
-            audience.display.narrate("Nothing is left to run: judged again, by today's goldens")
-        return _run(data.night_dir.absolute(), host, data.plan, audience, results)
+            display.narrate("Nothing is left to run: judged again, by today's goldens")
+        return _run(data.night_dir.absolute(), host, data.plan, display, results)
 
 
-def _run(night_dir: Path, host: Host, plan: NightPlan, audience: Audience, results: Path | None) -> ExitCode:
+def _run(night_dir: Path, host: Host, plan: NightPlan, display: NightDisplay, results: Path | None) -> ExitCode:
     judge = NightJudge(plan, NIGHT_FOLDERS.home(night_dir, results))
-    night, display = NightBatch(night_dir, host, plan, judge.suspicion), audience.display
-    delete_earlier(audience.outputs)
+    night = NightBatch(night_dir, host, plan, judge.suspicion)
+    delete_earlier(display.outputs)
     display.begins(plan, night_dir)
     if plan.cluster is None:
         signal = play_here(night, display.progress, is_warm=plan.launch.launcher == "torchrun")
     else:
         jobs = JobDisplay(Display(as_json=display.as_json))
         signal = play(night, JobPerEntry(night, plan.cluster, judge.results, jobs))
-    return _answer(night, judge, audience, signal)
+    return _answer(night, judge, display, signal)
 
 
 def night_jobs(plan: NightPlan, options: JobOptions, host: Host, results: Path) -> tuple[ClusterJob, ...]:
@@ -110,7 +101,7 @@ def night_jobs(plan: NightPlan, options: JobOptions, host: Host, results: Path) 
     return tuple(entry_job(night, of_case, options, results).checked(host) for of_case in by_entry(due))
 
 
-def _answer(night: NightBatch, judge: NightJudge, audience: Audience, signal: int | None) -> ExitCode:
+def _answer(night: NightBatch, judge: NightJudge, display: NightDisplay, signal: int | None) -> ExitCode:
     data = read_night(night.folder)
     num_due = len(due_round(data, judge.suspicion))
     verdict = judge.verdict(data, num_due)
@@ -120,12 +111,12 @@ def _answer(night: NightBatch, judge: NightJudge, audience: Audience, signal: in
     if not num_due and signal is None and not data.is_finished:
         problems = keep_history(verdict, judge.results)
         night.finished(verdict.finished_at)
-    written = write_night_reports(verdict, audience.outputs, judge.results)
+    written = write_night_reports(verdict, display.outputs, judge.results)
     for problem in (*problems, *written.problems):
-        audience.display.narrate(problem)
-    if audience.outputs.step_summary:
-        audience.display.narrate(*(Line(each, whole=True) for each in annotations(verdict)))
-    audience.display.result(verdict, written.paths)
+        display.narrate(problem)
+    if display.outputs.step_summary:
+        display.narrate(*(Line(each, whole=True) for each in annotations(verdict)))
+    display.result(verdict, written.paths)
     return verdict.exit_code
 
 

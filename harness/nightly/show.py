@@ -1,7 +1,8 @@
 """A night for people: as a page for a terminal, Markdown and HTML, its progress and its answer."""
 
+import shlex
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
 
@@ -224,11 +225,25 @@ def _figures(findings: Iterable[CaseFinding], sides: tuple[str, str] = ("Now", "
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Outputs:
+    """Requested copies; None: not requested. ``html`` is a folder; ``step_summary`` is a file to append to."""
+
+    junit: Path | None = None
+    step_summary: Path | None = None
+    html: Path | None = None
+
+    @property
+    def options(self) -> str:
+        """Return them as on a command line, each after a blank."""
+        return "".join(f" --{name} {shlex.quote(str(path))}" for name, path in vars(self).items() if path)
+
+
 @dataclass(frozen=True)
 class NightDisplay(BatchDisplay):
-    """Where the answer and the narration of a night go. ``outputs``: the options of its other files."""
+    """Where the answer and the narration of a night go, and files besides its own folder."""
 
-    outputs: str = ""
+    outputs: Outputs = field(default_factory=Outputs)
 
     def plan(self, plan: NightPlan, cases: tuple[CaseOutlook, ...], jobs: Sequence[ClusterJob]) -> None:
         """Show the dry run; for ``jobs`` also the batch files of the first round and the commands to submit them."""
@@ -245,14 +260,14 @@ class NightDisplay(BatchDisplay):
 
     def result(self, verdict: NightVerdict, reports: Iterable[Path]) -> None:
         """Print the answer. For an interrupted night, also print how to continue."""
-        resume = command_text("nightly", "--resume", verdict.night_dir)
+        resume = f"{command_text('nightly', '--resume', verdict.night_dir)}{self.outputs.options}"
         if self.as_json:
             json.answer(verdict.model_copy(update={"report": tuple(reports)}))
         elif verdict.exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
             to_do = f"{verdict.plan.suite}, {counted(verdict.num_due, 'run')} still to do"
-            show_stopped(to_do, verdict.exit_code, None, f"{resume}{self.outputs}")
+            show_stopped(to_do, verdict.exit_code, None, resume)
             return
         else:
             show_page(night_page(verdict))
         if verdict.num_due:
-            self.narrate(f"Not all runs are done. To continue: {resume}{self.outputs}")
+            self.narrate(f"Not all runs are done. To continue: {resume}")

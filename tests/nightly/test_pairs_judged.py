@@ -92,7 +92,7 @@ def test_the_pairs_decide_what_the_golden_calls_worse_or_cannot_judge(pairs):
         ({"lost": (12,)}, ": 9 of 10 runs"),
         ({"ends": {4: {"status": "interrupted"}}}, ": 9 of 10 runs"),
         ({"ends": {4: {"status": "failed", "failure": "it broke"}}}, ": run 4: it broke"),
-        ({"ends": {5: {"status": "oom", "failure": "too large"}}}, ": run 5: out of memory: too large"),
+        ({"ends": {5: {"status": "oom", "failure": "too large"}}}, "out of memory: run 5: too large"),
         ({"ends": {6: {"suspect": ("throttled",)}}}, ": run 6 is suspect: throttled"),
     ],
 )
