@@ -1,5 +1,6 @@
 """Decides whether runs may become a golden, and how much repeats may differ."""
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -225,20 +226,17 @@ def _is_stored(metric: Metric) -> bool:
     return metric.gate is not None or metric.name in SUMMARY_METRICS
 
 
-def _request_problems(records: Sequence[RunRecord], reason: str, author: str) -> list[BadRequestError]:
-    problems = []
+def _request_problems(records: Sequence[RunRecord], reason: str, author: str) -> Iterator[BadRequestError]:
     if not records:
-        problems.append(BadRequestError("no run to promote"))
+        yield BadRequestError("no run to promote")
     if not reason.strip():
-        problems.append(
-            BadRequestError("--reason is empty", remedy="give the reason why this run becomes the reference")
-        )
+        yield BadRequestError("--reason is empty", remedy="give the reason why this run becomes the reference")
     if not author.strip():
-        problems.append(BadRequestError("--author is empty", remedy="pass --author, or set git config user.name"))
-    ids = [record.run_id for record in records]
-    twice = sorted({run for run in ids if ids.count(run) > 1})
-    problems += [BadRequestError(f"run {run} is named twice; name different runs") for run in twice]
-    return problems
+        yield BadRequestError("--author is empty", remedy="pass --author, or set git config user.name")
+    num_each = Counter(record.run_id for record in records)
+    yield from (
+        BadRequestError(f"run {run} is named twice; name different runs") for run, n in num_each.items() if n > 1
+    )
 
 
 def _mixed(records: Sequence[RunRecord], each: Sequence[Metrics]) -> list[BadRequestError]:

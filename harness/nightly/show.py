@@ -11,7 +11,7 @@ from harness.errors import ExitCode
 from harness.launch.cluster_job import ClusterJob
 from harness.nightly.outlook import CaseOutlook, night_plan_document, outlook_page
 from harness.nightly.remarks import further_command, next_steps, story
-from harness.nightly.values import SPEED, CaseFinding, CaseVerdict, NightVerdict, PairsVerdict
+from harness.nightly.values import SPEED, CaseFinding, CaseVerdict, NightVerdict
 from harness.nightly.words import (
     about,
     answer,
@@ -177,16 +177,13 @@ def _remarks(case: CaseVerdict) -> Iterable[str]:
             yield few
     if case.drift:
         yield f"{counted(len(case.drift), 'difference')} from the golden's environment"
-    if case.pairs and (paired := case.pairs.fault or _paired_speed(case.pairs)):
-        yield paired
+    if case.pairs and (speed := case.pairs.of(SPEED)):
+        yield case.pairs.text_of(speed)
+    elif case.pairs and case.pairs.fault:
+        yield case.pairs.fault
     retries = sum(run.purpose == "retry" for run in case.runs)
     if retries:
         yield "retried once" if retries == 1 else f"retried {retries} times"
-
-
-def _paired_speed(pairs: PairsVerdict) -> str:
-    speed = pairs.of(SPEED)
-    return pairs.text_of(speed) if speed else ""
 
 
 def _section(case: CaseVerdict) -> Section:

@@ -50,12 +50,12 @@ def answer(verdict: NightVerdict) -> str:
     """Return ``REGRESSION in 1 of 12 cases: llama3_8b.mlp (TFLOP/s/GPU -8.1 %, allowed 5 %)``, the worst case first."""
     worst = sorted(filter(is_red, verdict.cases), key=lambda case: WORST_FIRST.index(case.outcome))
     red = [_with_change(case) if verdict.shared is None else case.planned.name for case in worst]
-    named = _some(red) if red else "no case needs attention"
     parts = (
         _shared(verdict),
-        named,
-        *_moved_or_unjudged(verdict),
-        "without pairs of last-good" * bool(verdict.plan.no_pairs),
+        _some(red) if red else "no case needs attention",
+        "" if red else _moved(verdict),  # red cases need the room
+        _without_time([case for case in verdict.cases if case.counted]),
+        "without pairs of last-good" if verdict.plan.no_pairs else "",
     )
     due = f"; unfinished: {counted(verdict.num_due, 'run')} still to do" if verdict.num_due else ""
     stopped = verdict.exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED)
@@ -107,45 +107,34 @@ def _shared(verdict: NightVerdict) -> str:
     return f"{who}: {format_percent(shared.change)}{', not yet repeated' if shared.is_doubt else ''}"
 
 
-def _moved_or_unjudged(verdict: NightVerdict) -> Iterable[str]:
-    """Yield what line 1 must state: of a night without red cases those that moved far, and why no time was judged."""
-    calm = () if any(map(is_red, verdict.cases)) else verdict.cases  # red cases need the room
-    moved = [(case, beyond) for case in calm if (beyond := _beyond(case))]
-    if moved:
-        shown = [f"{case.planned.name} ({_moved(case, finding)})" for case, finding in moved]
-        yield f"changed by more than the threshold: {_some(shown)}"
-    yield from _unjudged([case for case in verdict.cases if case.counted])
+def _moved(verdict: NightVerdict) -> str:
+    far = [text for case in verdict.cases for text in _far(case)]
+    return f"changed by more than the threshold: {_some(far)}" if far else ""
 
 
-def _unjudged(measured: Sequence[CaseVerdict]) -> Iterable[str]:
-    lacking = [case.planned.name for case in measured if _lacks_speed(case)]
-    why = [unjudged_time(case) for case in measured]
+def _far(case: CaseVerdict) -> Iterable[str]:
+    """Yield ``mlp (+6.1 %)`` with the first gated metric that moved by more than its threshold, if one did."""
+    for found in [finding for finding in case.findings if finding.is_beyond][:1]:
+        paired = case.pairs.of(found.metric) if case.pairs else None
+        as_old = f", {format_percent(paired.change)} against the old build" if paired and paired.change else ""
+        yield f"{case.planned.name} ({format_percent(found.judged_change or 0.0)}{as_old})"
+
+
+def _without_time(measured: Sequence[CaseVerdict]) -> str:
+    """Return why no time was judged, or which goldens have none."""
     if measured and not any(case.golden_path or case.is_golden_damaged for case in measured):
-        yield "no golden yet: mbr-perf golden promote stores tonight's values"
-    elif measured and all(why):
+        return "no golden yet: mbr-perf golden promote stores tonight's values"
+    if measured and all(map(_unjudged, measured)):
         found = finding_of(measured[0], SPEED)
-        yield f"{'time in doubt' if found and found.evidence else 'no time was judged'}: {why[0]}"
-    elif lacking:
-        yield f"the golden of {_some(lacking)} has no throughput"
+        return f"{'time in doubt' if found and found.evidence else 'no time was judged'}: {_unjudged(measured[0])}"
+    lacking = [case.planned.name for case in measured if _unjudged(case) == _NO_TIME]
+    return f"the golden of {_some(lacking)} has no throughput" if lacking else ""
 
 
-def _moved(case: CaseVerdict, finding: CaseFinding) -> str:
-    paired = case.pairs.of(finding.metric) if case.pairs else None
-    as_old = f", {format_percent(paired.change)} against the old build" if paired and paired.change is not None else ""
-    return f"{format_percent(finding.judged_change or 0.0)}{as_old}"
+_NO_TIME = "the golden holds no time"
 
 
-def _lacks_speed(case: CaseVerdict) -> bool:
-    finding = finding_of(case, SPEED) if case.golden_path else None
-    return finding is not None and finding.golden is None and finding.verdict is Verdict.NOT_GATED
-
-
-def _beyond(case: CaseVerdict) -> CaseFinding | None:
-    """Return the first gated metric that moved by more than its threshold, in any direction."""
-    return next((finding for finding in case.findings if finding.is_beyond), None)
-
-
-def unjudged_time(case: CaseVerdict) -> str:
+def _unjudged(case: CaseVerdict) -> str:
     """Return why the case's throughput has no verdict; empty if it has one."""
     finding = finding_of(case, SPEED)
     if finding is None:
@@ -155,7 +144,7 @@ def unjudged_time(case: CaseVerdict) -> str:
     if case.is_golden_damaged:
         return "the golden cannot be read"
     if case.golden_path and finding.golden is None:
-        return "the golden holds no time"
+        return _NO_TIME
     is_open = finding.verdict is Verdict.INCONCLUSIVE and not (finding.evidence and finding.evidence.is_suspicious)
     if is_open or finding.verdict is Verdict.NOT_GATED:
         return one_line(finding.reason) or "no reason is recorded"

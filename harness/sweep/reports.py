@@ -3,11 +3,10 @@
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from signal import SIGTERM
 
 from harness.batch.batch import BatchDisplay
 from harness.errors import BadRequestError, ExitCode, os_errors_reported
-from harness.judge.gate import comparison_outcome
+from harness.judge.gate import comparison_outcome, status_exit_code
 from harness.records.gating import GateOptions
 from harness.records.store import write_atomically
 from harness.records.sweep import SweepData, SweepPlan, read_sweep
@@ -43,27 +42,19 @@ class SweepDisplay(BatchDisplay):
         if warning:
             self.narrate(Line(f"Warning: {warning}", "strong", hang=2))
 
-    def stopped(
-        self, verdict: SweepVerdict, reports: tuple[Path, ...], sweep_dir: Path, num_due: int, code: ExitCode
-    ) -> None:
-        """Show that a signal ended the sitting: three lines, or as JSON the whole document."""
+    def result(self, found: SweepRunDocument, stopped: ExitCode | None) -> None:
+        """Show the answer; for an unfinished sweep also the command that continues it. ``stopped``: by a signal."""
+        to_do = f"{counted(found.num_runs_due, 'run')} still to do"
+        resume = command_text("sweep", "--resume", found.sweep_dir)
         if self.as_json:
-            self.result(verdict, reports, sweep_dir, num_due)
+            json.answer(found)
+        elif stopped is not None:
+            show_stopped(to_do, stopped, None, resume)
+            return
         else:
-            go_on = command_text("sweep", "--resume", sweep_dir)
-            show_stopped(f"{counted(num_due, 'run')} still to do", code, None, go_on)
-
-    def result(self, verdict: SweepVerdict, reports: tuple[Path, ...], sweep_dir: Path, num_due: int) -> None:
-        """Show the answer; for an unfinished sweep also the command that continues it."""
-        if self.as_json:
-            more = {"report": reports, "sweep_dir": sweep_dir, "num_runs_due": num_due}
-            json.answer(SweepRunDocument.of(verdict, **more))
-        else:
-            show_verdict(verdict, reports)
-        if num_due:
-            are = "is" if num_due == 1 else "are"
-            line = f"{counted(num_due, 'run')} {are} not done: {command_text('sweep', '--resume', sweep_dir)}"
-            self.narrate(Line(line, whole=True))
+            show_verdict(found, found.report)
+        if found.num_runs_due:
+            self.narrate(Line(f"{to_do}: {resume}", whole=True))
 
 
 REPORT = "report"
@@ -107,12 +98,10 @@ def answer(batch: SweepBatch, display: SweepDisplay, signal: int | None = None) 
     except BadRequestError as error:  # a failed report must not hide the answer
         again = command_text("report", data.sweep_dir, "--out", "FOLDER")
         display.narrate(f"the reports could not be written: {error}; {again} tries again")
-    if signal is not None:
-        code = ExitCode.TERMINATED if signal == SIGTERM else ExitCode.INTERRUPTED
-        display.stopped(verdict, reports, batch.folder, num_due, code)
-        return code
-    display.result(verdict, reports, batch.folder, num_due)
-    return sweep_exit_code(verdict, gate, num_due)
+    stopped = None if signal is None else status_exit_code("interrupted", signal)
+    found = SweepRunDocument.of(verdict, report=reports, sweep_dir=batch.folder, num_runs_due=num_due)
+    display.result(found, stopped)
+    return sweep_exit_code(verdict, gate, num_due) if stopped is None else stopped
 
 
 def sweep_exit_code(verdict: SweepVerdict, gate: GateOptions, num_due: int) -> ExitCode:
