@@ -84,15 +84,8 @@ class Measured(Frozen):
 
     def figure(self, metric: Metric) -> float | str | None:
         """Return the figure that the search compares."""
-        match metric:
-            case "memory":
-                return self.peak_bytes
-            case "work":
-                return self.flops
-            case "recompute":
-                return self.recompute
-            case "time":
-                return self.seconds
+        figures = {"memory": self.peak_bytes, "work": self.flops, "recompute": self.recompute, "time": self.seconds}
+        return figures[metric]
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """A history record, and how a run becomes one."""
 
 import math
-from dataclasses import dataclass, field
 from datetime import datetime
 
 from pydantic import Field
@@ -30,30 +29,38 @@ class HistoryFigure(Frozen):
     n: int | None = None
 
 
-class HistoryRecord(Recorded):
+class Occasion(Frozen):
+    """The purpose of a run; by default it is an ad-hoc run.
+
+    ``outcome``: of the case in that night; ``is_expected``: its suite expects that failure; ``allowed``: the threshold
+    that decided, by metric.
+    """
+
+    suite: str = ""
+    suite_case: str = ""
+    night_id: str = ""
+    purpose: Purpose = "repeat"
+    outcome: Outcome | None = None
+    is_expected: bool = False
+    allowed: dict[str, float] = Field(default_factory=dict)
+
+
+class HistoryRecord(Recorded, Occasion):
     """A run in history, which never changes.
 
     ``case``: ``<gpu>/<slug>``, the place of its golden, then its memory limit if it has one; runs of one case with
     another ``fingerprint`` are another series. ``is_start_known`` False: of an imported run whose log has no times.
-    ``outcome``: of the case in that night; ``is_expected``: its suite expects that failure; ``allowed``: the threshold
-    that decided, by metric. Units are those of the metric table. ``sm_clock_mhz``: median SM clock of the slowest GPU;
-    ``power_cap_share``: time under the power cap of the most limited one (0 to 1).
+    Units are those of the metric table. ``sm_clock_mhz``: median SM clock of the slowest GPU; ``power_cap_share``: time
+    under the power cap of the most limited one (0 to 1).
     """
 
     run_id: str
     case: str
     fingerprint: str
-    suite: str = ""
-    suite_case: str = ""
-    night_id: str = ""
-    purpose: Purpose = "repeat"
     started_at: str
     is_start_known: bool = True
     duration_s: float
     status: Status
-    outcome: Outcome | None = None
-    is_expected: bool = False
-    allowed: dict[str, float] = Field(default_factory=dict)
     failure: str | None = None
     suspect: tuple[str, ...] = ()
     metrics: dict[str, HistoryFigure] = Field(default_factory=dict)
@@ -94,19 +101,6 @@ def case_of(spec: ExperimentSpec) -> str:
     return f"{spec.gpu}/{spec.slug}" + ("" if limit is None else f"{LIMIT}{limit / GIB:.4g}GiB")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Occasion:
-    """The purpose of a run. The default is an ad-hoc run; ``outcome`` is that of the case in its night."""
-
-    suite: str = ""
-    suite_case: str = ""
-    night_id: str = ""
-    purpose: Purpose = "repeat"
-    outcome: Outcome | None = None
-    is_expected: bool = False
-    allowed: dict[str, float] = field(default_factory=dict)
-
-
 _OF_PROVENANCE = ("started_at", "duration_s", "git_commit", "hostname", "driver_version", "container", "job_id")
 
 
@@ -123,7 +117,7 @@ def history_record(record: RunRecord, metrics: Metrics, occasion: Occasion | Non
     why = occasion or Occasion()
     where = record.provenance
     return HistoryRecord(
-        **vars(why),
+        **dict(why),
         **{name: getattr(where, name) for name in _OF_PROVENANCE},
         run_id=record.run_id,
         case=case_of(record.spec),

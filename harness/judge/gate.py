@@ -249,12 +249,6 @@ def run_outcome(
 
 def status_exit_code(status: Status, signal: int | None = None) -> ExitCode:
     """Return the exit code for a run's status, before any comparison. ``signal``: the signal that interrupted it."""
-    match status:
-        case "ok":
-            return ExitCode.OK
-        case "oom":
-            return ExitCode.OUT_OF_MEMORY
-        case "failed":
-            return ExitCode.RUN_FAILED
-        case "interrupted":
-            return ExitCode.TERMINATED if signal == _SIGTERM else ExitCode.INTERRUPTED
+    if status == "interrupted":
+        return ExitCode.TERMINATED if signal == _SIGTERM else ExitCode.INTERRUPTED
+    return ExitCode.OK if status == "ok" else _EXIT_CODES[status]

@@ -12,7 +12,6 @@ from harness.errors import Problems
 
 if TYPE_CHECKING:
     from harness.nightly.plan import NightRequest
-    from harness.nightly.show import Outputs
 
 _SUITE, _JUDGE, _OUTPUT = "Suite", "Judging", "Output"
 
@@ -71,8 +70,7 @@ def nightly(
 ) -> None:
     """Run a suite of cases and compare each with its golden values.
 
-    If a case fails, the others still run. mbr-perf repeats a case that looks like a regression before it reports
-    one. You can resume an interrupted night. Reports are in the night's folder. mbr-perf adds every run to history.
+    If a case fails, the others still run. Reports are in the night's folder, all runs in history.
 
     A case that is worse than the threshold and than the noise of its nights runs again: a regression if these runs
     agree, else inconclusive. A second night as bad in a row, or a third that is worse by half the threshold, is a
@@ -81,51 +79,31 @@ def nightly(
     Exit codes: 0 passed, 2 wrong request, or every case refused, 3 a case failed, 4 out of memory, 5 regression, 6
     inconclusive or unfinished.
     """
-    from harness.nightly.run import dry_run_night, resume_night, start_night
-    from harness.nightly.show import NightDisplay
-
-    request, outputs = _night_asked(what, judge, launch, cluster, output)
-    display = NightDisplay(as_json=output.as_json, outputs=outputs)
-    if request is None:
-        assert what.resume is not None  # else there is a request
-        raise typer.Exit(int(resume_night(what.resume, launch.results_dir, display)))
-    if what.dryrun:
-        raise typer.Exit(int(dry_run_night(request, display)))
-    raise typer.Exit(int(start_night(request, display)))
-
-
-_MAY_ACCOMPANY = frozenset({"resume", "results_dir"})
-
-
-def _night_asked(
-    what: SuiteOptions,
-    judge: NightJudgeOptions,
-    launch: LocalLaunchOptions,
-    cluster: ClusterLaunchOptions,
-    output: NightOutputOptions,
-) -> "tuple[NightRequest | None, Outputs]":
-    """Return the requested night (None if a night is resumed), and where its reports go.
-
-    BadRequestError with everything that is wrong with the options, the suite and its cases.
-    """
     from harness.cli.requests import require_nothing_else
     from harness.nightly.plan import chosen_suite
     from harness.nightly.reports import require_outputs
-    from harness.nightly.show import Outputs
+    from harness.nightly.run import dry_run_night, resume_night, start_night
+    from harness.nightly.show import NightDisplay, Outputs
 
-    problems, request = Problems(), None
+    problems, may = Problems(), "--results_dir and the options of outputs"
     outputs = Outputs(junit=output.junit, step_summary=output.step_summary, html=output.html)
     problems.tried(lambda: require_outputs(outputs))
-    if what.resume is None:
-        request = _request(what, judge, launch, cluster, problems)
-    else:
-        with problems.collecting():
-            may = "--results_dir and the options of outputs"
-            require_nothing_else("night", may, (what, judge, launch, cluster), _MAY_ACCOMPANY)
+    display = NightDisplay(as_json=output.as_json, outputs=outputs)
+    if what.resume is not None:
+        given = (what, judge, launch, cluster)
+        problems.tried(lambda: require_nothing_else("night", may, given, _MAY_ACCOMPANY))
+        problems.raise_if_any()
+        raise typer.Exit(int(resume_night(what.resume, launch.results_dir, display)))
+    request = _request(what, judge, launch, cluster, problems)
     if problems.found and request is not None:
         problems.tried(lambda: chosen_suite(request))
     problems.raise_if_any()
-    return request, outputs
+    assert request is not None  # else there are problems
+    run = dry_run_night if what.dryrun else start_night
+    raise typer.Exit(int(run(request, display)))
+
+
+_MAY_ACCOMPANY = frozenset({"resume", "results_dir"})
 
 
 def _request(

@@ -133,10 +133,10 @@ def outlook(plan: NightPlan, results: Path) -> tuple[CaseOutlook, ...]:
 
 
 def _outlook(plan: NightPlan, case: Case, results: Path) -> CaseOutlook:
-    if case.spec is None:
-        return CaseOutlook.of(case=case, golden_path=None, no_golden="", last=None)
-    golden = golden_of(case.spec, case.sources, plan.golden_dir)
-    runs = read_history(results, case=case_of(case.spec), fingerprint=case.spec.fingerprint)
+    golden, runs = GoldenSearch(None, None), tuple[HistoryRecord, ...]()
+    if case.spec is not None:
+        golden = golden_of(case.spec, case.sources, plan.golden_dir)
+        runs = read_history(results, case=case_of(case.spec), fingerprint=case.spec.fingerprint)
     return CaseOutlook.of(
         case=case,
         golden_path=golden.path if golden.golden else None,

@@ -72,7 +72,7 @@ _COUNTS = {
         "--pairs",
         5,
         50,
-        "where runs differ by 1.3 %, 5 pairs decide differences from 3.8 % on, 4 from 5.4 %",
+        "fewer decide no 5 % where runs differ by 1.3 %",
     ),
 }
 """By field: its option, the least and the most. n pairs decide t(0.995, n - 1) x √(2 / n) times what runs differ by: at
@@ -87,7 +87,9 @@ def chosen_suite(request: NightRequest) -> Suite:
             problems.add(f"{option} {number} must be {least} to {most}", remedy)
     problems.tried(lambda: require_golden_dir(request.golden_dir))
     problems.found += impossible_names(request.accept_differences)
-    problems.found += _launch_problems(request.launch)
+    problems.found += [*launcher_problems(request.launch), *request.launch.problems]
+    if request.launch.launcher == "replay" and request.launch.replay_from is None:
+        problems.add("--launcher replay: needs recorded runs", "add --from RUN")
     if request.cluster is not None:
         problems.found += option_problems(request.cluster, request.launch.pass_env)
     with problems.collecting():
@@ -95,13 +97,6 @@ def chosen_suite(request: NightRequest) -> Suite:
         chosen = only(chosen, request.only)
     problems.raise_if_any()
     return chosen
-
-
-def _launch_problems(launch: BatchLaunch) -> list[BadRequestError]:
-    found = [*launcher_problems(launch), *launch.problems]
-    if launch.launcher == "replay" and launch.replay_from is None:
-        found.append(BadRequestError("--launcher replay: needs recorded runs", remedy="add --from RUN"))
-    return found
 
 
 CaseDraft = Draft[SuiteCase]
@@ -217,9 +212,7 @@ def _startable(plan: NightPlan, host: Host) -> NightPlan:
         # Without the remedy, which is about single runs.
         reasons = dict.fromkeys(part.message for error in found for part in error.problems)
         none = f"none of the {counted(len(problems), 'case')} of {plan.suite} can start on this machine:"
-        remedy = (
-            "run them where the GPUs are, or as jobs with --launcher slurm or kubeflow; --dryrun shows what would run"
-        )
+        remedy = "run them where the GPUs are, or as jobs with --launcher slurm or kubeflow"
         raise BadRequestError("\n  ".join([none, *reasons]), remedy=remedy)
     cases = [
         RefusedCase(**dict(case) | {"refused": in_one_sentence(problem)})

@@ -159,7 +159,7 @@ def _about_findings(case: CaseVerdict, findings: Sequence[CaseFinding]) -> Itera
     yield from (f"{', '.join(titles)}: {reason}" for reason, titles in by_reason.items())
     is_by_time = any(finding.evidence and finding.evidence.is_suspicious for finding in findings)
     if case.outcome == "regression" and case.pairs is None and not is_by_time:
-        yield "Not run again: of one build, memory and counted work do not vary."
+        yield "Not run again: memory and counted work do not vary."
 
 
 def _last_run(case: CaseVerdict) -> Path | None:

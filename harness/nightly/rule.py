@@ -36,7 +36,8 @@ GROSS_THRESHOLDS = 2
 LASTING_NIGHTS = 3
 """So many nights that are worse alike, tonight's among them, show a change that one night alone cannot."""
 
-UNCONFIRMED = "no run confirmed it: a regression if the next night agrees"
+_OPEN = "a regression if the next night agrees"
+UNCONFIRMED = f"no run confirmed it: {_OPEN}"
 
 _ROUNDING = 1e-9  # a change equal to the threshold passes
 _MEDIAN_OVER_MEAN = math.sqrt(math.pi / 2)  # error of the median of normal values over that of their mean
@@ -241,13 +242,13 @@ def _decided(tonight: _Tonight, accident: Accident | None) -> tuple[Verdict, str
     if tonight.worse(median(tonight.confirming)) <= tonight.limit_together:
         return Verdict.INCONCLUSIVE, _disagreement(tonight)
     if accident and abs(accident.change) >= min(now, GROSS_THRESHOLDS * tonight.threshold):
-        return Verdict.INCONCLUSIVE, f"{accident.text}: a regression if the next night agrees"
+        return Verdict.INCONCLUSIVE, f"{accident.text}: {_OPEN}"
     return Verdict.REGRESSION, ""
 
 
 def _disagreement(tonight: _Tonight) -> str:
     first, again = (tonight.text(median(runs)) for runs in (tonight.repeats, tonight.confirming))
-    return f"{first} at first, {again} in the confirming runs: a regression if the next night agrees"
+    return f"{first} at first, {again} in the confirming runs: {_OPEN}"
 
 
 def accident_in(nights: Sequence[Night], threshold: float) -> float | None:

@@ -96,7 +96,7 @@ def runs_of(entry: Stored) -> Iterator[tuple[str, RunRecord]]:
     BadRequestError for a bisect.
     """
     if entry.kind == "bisect":
-        raise BadRequestError(f"{entry.path}: a bisect, whose runs are of other builds", remedy="name other runs")
+        raise BadRequestError(f"{entry.path}: a bisect, whose runs are of other builds")
     if entry.kind == "run":
         yield "", read_run(entry.path)
     elif entry.kind == "sweep":

@@ -11,9 +11,7 @@ from harness.records.folders import results_dir
 from harness.units import command_text
 
 Kind = Literal["run", "sweep", "night", "bisect"]
-MARKS: dict[Kind, str] = {
-    "night": "night.json", "sweep": "sweep.json", "bisect": "bisect.json", "run": "record.json"
-}  # fmt: skip
+MARKS: dict[Kind, str] = {"night": "night.json", "sweep": "sweep.json", "bisect": "bisect.json", "run": "record.json"}
 """The file that only a folder of this kind has."""
 
 _INSTEAD: dict[Kind, str] = {"night": "nightly --resume", "sweep": "report"}

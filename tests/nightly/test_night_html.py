@@ -1,6 +1,5 @@
 """A night as a page, and the pages of its cases."""
 
-from html.parser import HTMLParser
 from urllib.parse import unquote
 
 import pytest
@@ -8,36 +7,9 @@ import pytest
 from harness.errors import ExitCode
 from harness.history.store import history_file, write_history
 from harness.nightly.reports import Outputs, night_html, write_night_reports
+from tests.pages import Tags
 
 HOSTILE = "x\"'><script>alert(1)</script>&#"
-VOID = {"meta", "br", "wbr"}
-
-
-class Page(HTMLParser):
-    """Tags, links, anchors and cells of a page; fails on tags that do not close in order."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.tags, self.links, self.ids, self.cells, self._open = [], [], [], [], []
-        self.feed(text)
-        self.close()
-        assert not self._open
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        self.links += [value for name, value in attrs if name in ("href", "src")]
-        self.ids += [value for name, value in attrs if name == "id"]
-        if tag == "td":
-            self.cells.append([dict(attrs).get("class"), ""])
-        if tag not in VOID:
-            self._open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self._open.pop() == tag
-
-    def handle_data(self, data):
-        if "td" in self._open:
-            self.cells[-1][1] += data
 
 
 @pytest.fixture(name="kept")
@@ -59,16 +31,18 @@ def _kept(tmp_path, make_night, night, make_kept):
 
 def test_the_page_needs_nothing_else(night):
     text = night_html(night)
-    page = Page(text)
+    page = Tags(text)
     assert "default-src 'none'" in text
-    assert not set(page.tags) & {"img", "link", "iframe"}
-    assert all(link.startswith("#") for link in page.links)
+    assert not set(page.names) & {"img", "link", "iframe"}
+    assert all(link.startswith("#") for link in page.all("href", "src"))
 
 
 def test_every_case_of_the_table_leads_to_its_place(night):
-    page = Page(night_html(night))
-    assert [unquote(link[1:]) for link in page.links] == [f"case-{case.planned.name}" for case in night.cases]
-    assert sorted(page.ids) == sorted(f"case-{case.planned.name}" for case in night.cases)
+    page = Tags(night_html(night))
+    assert [unquote(link[1:]) for link in page.all("href", "src")] == [
+        f"case-{case.planned.name}" for case in night.cases
+    ]
+    assert sorted(page.all("id")) == sorted(f"case-{case.planned.name}" for case in night.cases)
 
 
 def hostile(make_case):
@@ -82,8 +56,8 @@ def hostile(make_case):
 
 def test_names_and_texts_cannot_become_markup(make_night, make_case):
     plan = {"title": HOSTILE, "suite": HOSTILE, "notes": (HOSTILE,)}
-    page = Page(night_html(make_night(cases=hostile(make_case), plan=plan)))
-    assert page.tags.count("script") == 1  # that of every page
+    page = Tags(night_html(make_night(cases=hostile(make_case), plan=plan)))
+    assert page.names.count("script") == 1  # that of every page
 
 
 def test_the_index_has_the_answer_and_links_all_nights_and_a_page_for_each_case(tmp_path, kept):
@@ -91,7 +65,7 @@ def test_the_index_has_the_answer_and_links_all_nights_and_a_page_for_each_case(
     (folder / earlier).touch()
     write_night_reports(kept, Outputs(html=folder))
     index = (folder / "index.html").read_text()
-    links = [unquote(link) for link in Page(index).links]
+    links = [unquote(link) for link in Tags(index).all("href", "src")]
     assert links == [f"{kept.night_dir.name}.html", earlier, "h100.a.mlp.html", "h100.a.none.html"]
     assert '<p class="answer">FAILED in 3 of 9 cases' in index
     case = (folder / links[2]).read_text()

@@ -3,7 +3,6 @@
 import json
 import re
 from dataclasses import asdict
-from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from harness.sweep.judge import judge_sweep
 from harness.sweep.page import sweep_page
 from harness.sweep.reports import write_reports
 from tests.commands import json_of
+from tests.pages import Tags
 
 RECORDED = Path(__file__).parents[1] / "data" / "sweeps" / "cpu_oom"
 HOSTILE = "=1+1 | `x` [bold]<script>alert(1)</script> </script>"
@@ -68,29 +68,6 @@ def test_markdown_rows_have_as_many_cells_as_the_header_whatever_a_name_holds(ho
     assert "<script>" not in text.replace("\\<script\\>", "")
 
 
-class _Tags(HTMLParser):
-    """What a page is made of: its tags, its links, its headings in order, attributes of its table headers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.links: list[str] = []
-        self.scopes: list[str | None] = []
-        self.labels: list[str | None] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.links += [value or "" for name, value in attrs if name in ("src", "href")]
-        if tag == "th":
-            self.scopes.append(dict(attrs).get("scope"))
-        if tag == "svg" and dict(attrs).get("role") == "img":
-            self.labels.append(dict(attrs).get("aria-label"))
-
-    @property
-    def levels(self) -> list[int]:
-        return [int(tag[1]) for tag in self.tags if re.fullmatch("h[1-6]", tag)]
-
-
 @pytest.fixture(name="written", scope="module")
 def _written(recorded, tmp_path_factory) -> Path:
     """The page of the recorded sweep, with report.md beside it."""
@@ -99,17 +76,19 @@ def _written(recorded, tmp_path_factory) -> Path:
 
 class TestWithPictures:
     def test_the_page_fetches_nothing_is_small_and_has_one_title_and_a_labelled_picture(self, written):
-        page, tags = written.read_text(encoding="utf-8"), _Tags()
-        tags.feed(page)
+        page = written.read_text(encoding="utf-8")
+        tags = Tags(page)
+        labels = [own.get("aria-label") for tag, own in tags.each if tag == "svg" and own.get("role") == "img"]
+        levels = [int(tag[1]) for tag in tags.names if re.fullmatch("h[1-6]", tag)]
 
-        assert all(link.endswith("/record.json") and ":" not in link for link in tags.links)
+        assert all(link.endswith("/record.json") and ":" not in link for link in tags.all("href", "src"))
         assert written.stat().st_size < 60_000
         assert page.count("<figure><svg") == 1
-        assert len(set(filter(None, tags.labels))) == len(tags.labels) == 1
-        assert tags.levels[0] == 1 and tags.levels.count(1) == 1
-        assert all(after - before <= 1 for before, after in pairwise(tags.levels))
-        assert {"header", "main", "footer"} <= set(tags.tags)
-        assert set(tags.scopes) == {"col", "row"}
+        assert len(set(filter(None, labels))) == len(labels) == 1
+        assert levels[0] == 1 and levels.count(1) == 1
+        assert all(after - before <= 1 for before, after in pairwise(levels))
+        assert {"header", "main", "footer"} <= set(tags.names)
+        assert {own.get("scope") for tag, own in tags.each if tag == "th"} == {"col", "row"}
 
     def test_the_page_says_where_the_figures_come_from(self, recorded, written):
         where = recorded.cells[0].runs[0].provenance
@@ -142,10 +121,10 @@ class TestWithPictures:
         cells = [make_cell(name, [make_record(make_spec(gpu="cpu", recompute="none"))]) for name in ("none", *names)]
         data = make_sweep(cells, title=names[1], gpu="cpu", capacity_bytes=None)
         path = write_reports(judge_sweep(data), data, tmp_path)[0]
-        page, tags = path.read_text(encoding="utf-8"), _Tags()
-        tags.feed(page)
+        page = path.read_text(encoding="utf-8")
+        tags = Tags(page).names
 
-        assert tags.tags.count("script") == 1 and "img" not in tags.tags
+        assert tags.count("script") == 1 and "img" not in tags
         assert visible(page) == page
         assert all("\x1b" not in drawn for drawn in page.split("<svg")[1:])
 
