@@ -50,7 +50,7 @@ def find_build(option: str, text: str, host: Host) -> Build:
     if Path(prefix) == Path(sys.prefix):
         raise NoOldBuildError(
             f"{option} {text}: this environment runs mbr-perf, so both sides would be the same",
-            remedy="make and name an environment of the old build",
+            remedy="name an environment of the old build",
         )
     missing = [name for name in TRAINING if getattr(software, name.replace("-", "_")) is None]
     if missing or version != harness.__version__:

@@ -7,9 +7,10 @@ import pytest
 
 from harness.records.batches import NIGHT_FOLDERS, append_event
 from harness.records.goldens import read_golden
-from harness.records.night import NightEvent, NightPlan, PlannedCase, run_dir_of
+from harness.records.night import NightEvent, PlannedCase, run_dir_of
 from harness.records.references import run_id_of
 from harness.records.store import write_record
+from tests.nightly.night_recordings import plan_of
 
 NAME = "h100/llama3_70b.sft.fp8_cs.32gpu.core_attn"
 NIGHT = "20260104T000000Z-suite-0a1b2c3d"
@@ -36,11 +37,8 @@ def _night(tmp_path, make_spec, make_record):
 
     def write(second=(2.6, 2.61, 2.62)):
         specs = {"attention": make_spec(), "mlp": make_spec(recompute="mlp")}
-        plan = NightPlan(
-            night_id=NIGHT, suite="suite", title="Suite", confirm=2, retries=1, command=("mbr-perf", "nightly"),
-            started_at="2026-01-04T00:00:00Z", mbr_perf="0.1.0",
-            cases=tuple(PlannedCase(name=name, spec=spec, repeats=3) for name, spec in specs.items()),
-        )  # fmt: skip
+        cases = (PlannedCase(name=name, spec=spec, repeats=3) for name, spec in specs.items())
+        plan = plan_of(*cases, night_id=NIGHT)
         folder = tmp_path / "results" / "nights" / NIGHT
         folder.mkdir(parents=True)
         NIGHT_FOLDERS.write_plan(folder, plan)

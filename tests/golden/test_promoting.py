@@ -13,13 +13,13 @@ from harness.records.night import (
     ExpectedFailureRecord,
     NightCase,
     NightData,
-    NightPlan,
     NightRun,
     PlannedCase,
     RefusedCase,
 )
 from harness.show.page import LONGEST_ANSWER, plain
 from tests.commands import piped, refused
+from tests.nightly.night_recordings import plan_of
 
 SIGNED = Signature("driver 570", "someone", datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC))
 STEADY = (2.49, 2.5, 2.51)
@@ -47,11 +47,7 @@ def _case(tmp_path, make_spec, make_record):
 
 
 def night_of(tmp_path, *cases):
-    plan = NightPlan(
-        night_id="20260104T000000Z-suite-0a1b2c3d", suite="suite", title="Suite", cases=tuple(c.planned for c in cases),
-        confirm=2, retries=1, command=("mbr-perf", "nightly"), started_at="2026-01-04T00:00:00Z", mbr_perf="0.1.0",
-    )  # fmt: skip
-    return NightData(tmp_path, plan, cases, ())
+    return NightData(tmp_path, plan_of(*(case.planned for case in cases)), cases, ())
 
 
 def promotions(tmp_path, *cases, names=(), options=None):
@@ -115,7 +111,7 @@ def test_a_night_that_is_still_running_is_not_promoted(tmp_path, case):
     dense = case("dense")
     assert promotions(tmp_path, dense)[0].promoted
     claim(tmp_path)
-    refused(lambda: promotions(tmp_path, dense), "suite-0a1b2c3d: process ")
+    refused(lambda: promotions(tmp_path, dense), "nightly-0a1b2c3d: process ")
 
 
 def test_a_reason_that_cases_share_is_given_once(tmp_path, case):

@@ -15,12 +15,12 @@ from harness.records.rank import Device, MemoryRecord
 from harness.records.run import DeviceSample, ImportedLog, LoggedThroughput, NodeSample
 
 
-def tiny(make_spec, **changes):
-    return make_spec(gpu="cpu", **changes)
+@pytest.fixture(name="spec")
+def _spec(make_spec):
+    return make_spec(gpu="cpu")
 
 
-def test_figures_are_medians_over_the_window_of_the_slowest_rank(make_spec, make_rank, make_record):
-    spec = tiny(make_spec)
+def test_figures_are_medians_over_the_window_of_the_slowest_rank(spec, make_rank, make_record):
     fast, slow = [9.0] * 7 + [1.0, 1.0, 1.0], [9.0] * 7 + [2.0, 4.0, 3.0]
     ranks = (make_rank(spec, 0, slow), make_rank(spec, 1, fast))
     metrics = derive(make_record(spec, ranks=ranks))
@@ -32,8 +32,7 @@ def test_figures_are_medians_over_the_window_of_the_slowest_rank(make_spec, make
     assert "fp32 on cpu" in metrics.problems["mfu"] == metrics.problems["hfu"]
 
 
-def test_a_step_that_one_rank_lacks_is_missing(make_spec, make_rank, make_record):
-    spec = tiny(make_spec)
+def test_a_step_that_one_rank_lacks_is_missing(spec, make_rank, make_record):
     short = make_rank(spec, 1)
     ranks = (make_rank(spec, 0), short.model_copy(update={"steps": short.steps[:9]}))
     metrics = derive(make_record(spec, ranks=ranks))
@@ -41,8 +40,7 @@ def test_a_step_that_one_rank_lacks_is_missing(make_spec, make_rank, make_record
     assert re.fullmatch("1 of 3 measured .* 9", metrics.problems["tflops_per_gpu"])
 
 
-def test_a_rank_without_any_record_leaves_no_step_time(make_spec, make_rank, make_record):
-    spec = tiny(make_spec)
+def test_a_rank_without_any_record_leaves_no_step_time(spec, make_rank, make_record):
     metrics = derive(make_record(spec, ranks=(make_rank(spec, 0),)))
     assert metrics.step_time_s is None
     assert re.fullmatch("3 of 3 measured .* 7", metrics.problems["step_time_s"])
@@ -59,14 +57,13 @@ def test_a_rank_without_any_record_leaves_no_step_time(make_spec, make_rank, mak
     ],
 )
 def test_too_few_steps_are_a_problem(make_spec, make_record, max_steps, window, problem):
-    spec = tiny(make_spec, measure={"max_steps": max_steps})
+    spec = make_spec(gpu="cpu", measure={"max_steps": max_steps})
     metrics = derive(make_record(spec))
     assert spec.measure.window == window
     assert re.search(problem, str(metrics.problems.get("tflops_per_gpu")))
 
 
-def test_another_window_needs_no_new_run(make_spec, make_record):
-    spec = tiny(make_spec)
+def test_another_window_needs_no_new_run(spec, make_record):
     record = make_record(spec, seconds=[5.0] * 5 + [1.0] * 5)
     early = derive(record, MeasureSpec(max_steps=10, eval_time_start_step=1, eval_time_end_step=4))
     assert (early.step_time_s.median, derive(record).step_time_s.median) == (5.0, 1.0)
@@ -138,16 +135,14 @@ def test_utilization_counts_recompute_only_for_the_hardware(make_spec, make_reco
     assert again > 0
 
 
-def test_losses_come_from_the_lowest_rank_that_has_them(make_spec, make_rank, make_record):
-    spec = tiny(make_spec)
+def test_losses_come_from_the_lowest_rank_that_has_them(spec, make_rank, make_record):
     first = make_rank(spec, 0)
     silent = first.model_copy(update={"steps": tuple(s.model_copy(update={"loss": None}) for s in first.steps)})
     metrics = derive(make_record(spec, ranks=(silent, make_rank(spec, 1))))
     assert (metrics.loss_first, metrics.loss_last) == (11.0, 11.0 - 9 / 10)
 
 
-def test_repeats_are_the_median_of_medians_and_the_highest_peak(make_spec, make_rank, make_record):
-    spec = tiny(make_spec)
+def test_repeats_are_the_median_of_medians_and_the_highest_peak(spec, make_rank, make_record):
     runs = []
     for seconds, peak in ((1.0, 30), (5.0, 50), (2.0, 40)):
         memory = MemoryRecord(meter="profiler", max_allocated_bytes=peak)
@@ -160,8 +155,7 @@ def test_repeats_are_the_median_of_medians_and_the_highest_peak(make_spec, make_
     assert together.counted_flops_per_step == 200_000_000
 
 
-def test_repeats_that_counted_different_work_are_a_problem(make_spec, make_rank, make_record):
-    spec = tiny(make_spec)
+def test_repeats_that_counted_different_work_are_a_problem(spec, make_rank, make_record):
     other = tuple(make_rank(spec, rank, counted_flops_per_step=7) for rank in range(2))
     together = combine([derive(make_record(spec)), derive(make_record(spec, ranks=other))])
     assert together.counted_flops_per_step is None
@@ -173,8 +167,7 @@ def test_one_step_has_no_spread():
     assert summarize([], (0, 1)) is None
 
 
-def test_a_run_is_whole_with_every_rank_and_each_of_them_finished(make_spec, make_rank, make_record):
-    spec = tiny(make_spec)
+def test_a_run_is_whole_with_every_rank_and_each_of_them_finished(spec, make_rank, make_record):
     ranks = [make_rank(spec, 0), make_rank(spec, 1), make_rank(spec, 1, finished=False)]
     chosen = (ranks[:2], ranks[:1], [ranks[0], ranks[2]], [ranks[2]])
     assert [Coverage(make_record(spec, ranks=tuple(each))).is_whole for each in chosen] == [True, False, False, False]

@@ -14,11 +14,11 @@ from harness.nightly.values import CaseFinding, CaseRun, CaseVerdict, Evidence, 
 from harness.records.collect import collect
 from harness.records.golden import Difference
 from harness.records.metrics import METRICS
-from harness.records.night import ExpectedFailureRecord, NightPlan, PlannedCase, RefusedCase
+from harness.records.night import ExpectedFailureRecord, PlannedCase, RefusedCase
 from harness.records.run import RunRecord
 from harness.records.strict_json import read_document
 from tests.conftest import build_record, build_spec
-from tests.nightly.night_recordings import Stage
+from tests.nightly.night_recordings import Stage, plan_of
 
 DATA = Path(__file__).parents[1] / "data"
 GOLDEN = "results/golden/h100/llama3_70b.sft.fp8_cs.32gpu.mlp.json"
@@ -104,25 +104,25 @@ def build_night(**changes: Any) -> NightVerdict:
         passed(), regressed(), improved(), unsure(), lost_to_infrastructure(), out_of_memory(), expected_oom(),
         late_expectation(), refused(),
     )  # fmt: skip
-    plan = {
-        "night_id": NIGHT, "suite": "h100_nightly", "title": "Llama 3 on H100, nightly", "confirm": 2, "retries": 1,
-        "cases": tuple(case.planned for case in cases), "command": ("mbr-perf", "nightly", "h100_nightly"),
-        "started_at": "2026-01-03T02:00:00Z", "mbr_perf": "0.1.0",
-    } | changes.pop("plan", {})  # fmt: skip
+    fields = {
+        "night_id": NIGHT, "suite": "h100_nightly", "title": "Llama 3 on H100, nightly",
+        "command": ("mbr-perf", "nightly", "h100_nightly"), "started_at": "2026-01-03T02:00:00Z",
+    }  # fmt: skip
+    plan = plan_of(*(case.planned for case in cases), **fields | changes.pop("plan", {}))
     order = (
         ExitCode.RUN_FAILED, ExitCode.OUT_OF_MEMORY, ExitCode.REGRESSION, ExitCode.INCONCLUSIVE, ExitCode.IMPROVEMENT,
         ExitCode.OK,
     )  # fmt: skip
     worst = min(cases, key=lambda case: order.index(case.exit_code))
-    fields: dict[str, Any] = {
+    found: dict[str, Any] = {
         "night_dir": Path("results/nights") / NIGHT,
-        "plan": NightPlan(**plan),
+        "plan": plan,
         "cases": tuple(cases),
         "outcome": "pass" if worst.is_expected else worst.outcome,
         "exit_code": worst.exit_code,
         "finished_at": "2026-01-03T05:41:12Z",
     }
-    return NightVerdict.of(**fields | changes)
+    return NightVerdict.of(**found | changes)
 
 
 def passed() -> CaseVerdict:

@@ -12,7 +12,7 @@ from harness.nightly.plan import NightRequest, plan_night
 from harness.records.batches import EVENTS
 from harness.records.golden import GoldenMetric
 from harness.records.goldens import write_golden
-from harness.records.night import read_night, run_dir_of
+from harness.records.night import NightPlan, read_night, run_dir_of
 from harness.records.rank import Failure
 from tests.conftest import build_golden, build_rank, layers_of, record_run
 
@@ -23,6 +23,16 @@ PORT_TAKEN = Failure(
 )
 SECONDS = 0.010
 NOISE = (1.0, 1.002, 0.998, 1.001, 0.999)
+
+
+def plan_of(*cases, **changes):
+    """The plan of a night of these cases."""
+    fields = {
+        "night_id": "20260201T030000Z-nightly-0a1b2c3d", "suite": "nightly", "title": "Nightly", "cases": cases,
+        "confirm": 2, "retries": 1, "command": ("mbr-perf", "nightly"), "started_at": "2026-02-01T03:00:00Z",
+        "mbr_perf": "0.1.0",
+    }  # fmt: skip
+    return NightPlan(**fields | changes)
 
 
 @dataclass

@@ -6,8 +6,9 @@ import pytest
 
 from harness.nightly.batch import due_round, due_runs
 from harness.records.batches import Build
-from harness.records.night import Against, NightCase, NightData, NightPlan, NightRun, PlannedCase, RefusedCase
+from harness.records.night import Against, NightCase, NightData, NightRun, PlannedCase, RefusedCase
 from harness.records.rank import Failure
+from tests.nightly.night_recordings import plan_of
 
 PORT_TAKEN = Failure(kind="error", message="RuntimeError: EADDRINUSE: address already in use", phase="start")
 CRASH = Failure(kind="error", message="ValueError: no", phase="step", step=3)
@@ -19,12 +20,6 @@ def trusting(_):
 
 def suspicious(_):
     return "slower"
-
-
-def plan(*cases, confirm=2, retries=1, against=None):
-    return NightPlan(night_id="night", suite="suite", title="A suite", cases=cases, confirm=confirm, retries=retries,
-                     command=("mbr-perf",), started_at="2026-01-02T03:04:05Z", mbr_perf="0.1.0",
-                     against=against)  # fmt: skip
 
 
 @pytest.fixture(name="case")
@@ -91,24 +86,24 @@ PAIRS = tuple((number, "pair") for number in range(3, 7))
 )
 def test_a_case_gets_its_repeats_then_retries_or_confirmations(case, runs, suspicion, asked, expected):
     """Confirmations that were begun are finished, whatever the first one measured; a failure of the code is the end."""
-    assert tuple(listed(due_runs(plan(**asked), case(*runs), suspicion))) == expected
+    assert tuple(listed(due_runs(plan_of(**asked), case(*runs), suspicion))) == expected
 
 
 def test_why_a_run_is_due_is_recorded(case):
-    (retry,) = due_runs(plan(), case((0, "repeat", "port")), trusting)
+    (retry,) = due_runs(plan_of(), case((0, "repeat", "port")), trusting)
     assert retry.reason == "run 0 ended by: port in use"
-    assert {due.reason for due in due_runs(plan(), case(*OK), suspicious)} == {"slower"}
-    assert [due.reason for due in due_runs(plan(**OLD), case(*OK), suspicious)] == ["old", "new", "new", "old"]
+    assert {due.reason for due in due_runs(plan_of(), case(*OK), suspicious)} == {"slower"}
+    assert [due.reason for due in due_runs(plan_of(**OLD), case(*OK), suspicious)] == ["old", "new", "new", "old"]
 
 
 def test_a_refused_case_is_never_run(case):
     refused = case(refused="rule T08")
-    assert due_runs(plan(), refused, suspicious) == ()
-    assert due_round(NightData(Path("night"), plan(refused.planned), (refused,), ()), suspicious) == ()
+    assert due_runs(plan_of(), refused, suspicious) == ()
+    assert due_round(NightData(Path("night"), plan_of(refused.planned), (refused,), ()), suspicious) == ()
 
 
 def test_a_round_takes_one_run_of_every_case_before_the_second_of_any(case):
     cases = (case(name="a", repeats=2), case(name="b", repeats=1))
-    planned = plan(*(entry.planned for entry in cases))
+    planned = plan_of(*(entry.planned for entry in cases))
     due = due_round(NightData(Path("night"), planned, cases, ()), trusting)
     assert [(due_run.entry.name, due_run.number) for due_run in due] == [("a", 0), ("b", 0), ("a", 1)]

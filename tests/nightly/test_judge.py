@@ -15,18 +15,10 @@ from harness.nightly.judge import judge_night, outlook
 from harness.nightly.values import CaseMaterial, CaseRun
 from harness.nightly.words import answer
 from harness.records.goldens import GoldenSearch
-from harness.records.night import ExpectedFailureRecord, NightPlan, PlannedCase, RefusedCase
+from harness.records.night import ExpectedFailureRecord, PlannedCase, RefusedCase
+from tests.nightly.night_recordings import plan_of
 
 TODAY = date(2026, 2, 1)
-
-
-def plan(*cases, **changes):
-    fields = {
-        "night_id": "20260201T030000Z-nightly-0a1b2c3d", "suite": "nightly", "title": "Nightly", "cases": cases,
-        "confirm": 2, "retries": 1, "command": ("mbr-perf", "nightly"), "started_at": "2026-02-01T03:00:00Z",
-        "mbr_perf": "0.1.0",
-    }  # fmt: skip
-    return NightPlan(**fields | changes)
 
 
 @pytest.fixture(name="material")
@@ -50,7 +42,9 @@ def _material(make_spec, make_record, make_golden):
 
 
 def judge(cases, num_due=0, **changes):
-    return judge_night(Path("night"), plan(*(c.planned for c in cases), **changes), cases, today=TODAY, num_due=num_due)
+    return judge_night(
+        Path("night"), plan_of(*(c.planned for c in cases), **changes), cases, today=TODAY, num_due=num_due
+    )
 
 
 @pytest.mark.parametrize(
@@ -117,7 +111,7 @@ def _last(tmp_path, make_spec, make_kept):
         for number, (suite, name) in enumerate(kept):
             fields = {"suite": suite, "suite_case": name, "case": case_of(spec), "fingerprint": spec.fingerprint}
             write_history(tmp_path, [make_kept(number, **fields)])
-        [found] = outlook(plan(PlannedCase(name="dense", spec=spec, repeats=1)), tmp_path)
+        [found] = outlook(plan_of(PlannedCase(name="dense", spec=spec, repeats=1)), tmp_path)
         return found.last and found.last.run_id
 
     return found

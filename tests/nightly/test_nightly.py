@@ -193,7 +193,4 @@ def test_every_command_that_takes_no_night_reports_that_it_is_one_and_what_to_na
     ):
         for reference in (night_dir, night_dir / "night.json", night_dir.name, night_dir.name[-8:]):
             answer = mbr_perf(*command, reference, "--results_dir", night_dir.parents[1])
-            assert (answer.code, expected in answer.err, instead in answer.err) == (2, True, True), (
-                command,
-                answer.err,
-            )
+            assert (answer.code, expected in answer.err, instead in answer.err) == (2, True, True), command

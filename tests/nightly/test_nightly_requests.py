@@ -10,12 +10,15 @@ from harness.records.batches import BatchLaunch
 from harness.records.job import SlurmOptions
 from harness.records.night import PlannedCase
 from tests.commands import REPLAYS
-from tests.nightly.night_recordings import RECIPE
-from tests.nightly.test_judge import plan as plan_of
+from tests.nightly.night_recordings import RECIPE, plan_of
 
 
-def test_what_is_wrong_with_the_request_is_reported_at_once_and_nothing_is_written(stage, nightly, tmp_path):
-    made = stage(dense="repeats: 1")
+@pytest.fixture(name="made")
+def _made(stage):
+    return stage(dense="repeats: 1")
+
+
+def test_what_is_wrong_with_the_request_is_reported_at_once_and_nothing_is_written(made, nightly, tmp_path):
     answer = nightly(made, "--confirm", "-1", "--only", "sparse*", "--golden_dir", tmp_path / "none")
     assert answer.code == 2
     for expected in ("--confirm -1", "--only sparse*", "--golden_dir"):
@@ -23,8 +26,7 @@ def test_what_is_wrong_with_the_request_is_reported_at_once_and_nothing_is_writt
     assert not made.nights.exists()
 
 
-def test_what_is_wrong_in_the_suite_is_reported_with_what_is_wrong_with_the_options(stage, nightly, tmp_path):
-    made = stage(dense="repeats: 1")
+def test_what_is_wrong_in_the_suite_is_reported_with_what_is_wrong_with_the_options(made, nightly, tmp_path):
     made.suite.write_text(made.suite.read_text().replace("repeats: 1", "repeats: none"))
     answer = nightly(made, "--partition", "batch", "--junit", tmp_path / "none" / "junit.xml")
     assert answer.code == 2
@@ -32,14 +34,12 @@ def test_what_is_wrong_in_the_suite_is_reported_with_what_is_wrong_with_the_opti
         assert expected in answer.err
 
 
-def test_a_dry_run_reports_where_results_could_not_be_kept(stage, mbr_perf):
-    made = stage(dense="repeats: 1")
+def test_a_dry_run_reports_where_results_could_not_be_kept(made, mbr_perf):
     answer = mbr_perf("nightly", made.suite, "--dryrun", "--results_dir", "/proc/none")
     assert (answer.code, "--results_dir /proc/none: " in answer.err) == (2, True)
 
 
-def test_recorded_runs_are_for_the_replay_launcher_only(stage, mbr_perf):
-    made = stage(dense="repeats: 1")
+def test_recorded_runs_are_for_the_replay_launcher_only(made, mbr_perf):
     for command in (("nightly", made.suite), ("run", "-mr", RECIPE, "-g", "cpu"),
                     ("sweep", "-mr", RECIPE, "-g", "cpu", "--over", "recompute=none")):  # fmt: skip
         answer = mbr_perf(
@@ -62,15 +62,14 @@ def test_cases_with_too_few_steps_are_named_before_the_night(mbr_perf, tmp_path)
 
 
 @pytest.mark.parametrize("option", ["--detach", "--no_submit"])
-def test_a_night_cannot_leave_its_jobs_alone(stage, mbr_perf, option):
-    made = stage(dense="repeats: 1")
+def test_a_night_cannot_leave_its_jobs_alone(made, mbr_perf, option):
     asked = ("--launcher", "slurm", "--time_limit", "10", option)
     answer = mbr_perf("nightly", made.suite, *asked, "--dryrun")
     assert (answer.code, option in answer.err) == (2, True)
 
 
-def test_a_replay_is_not_predicted(stage, nightly):
-    (case,) = json.loads(nightly(stage(dense="repeats: 1"), "--dryrun", "--json").out)["cases"]
+def test_a_replay_is_not_predicted(made, nightly):
+    (case,) = json.loads(nightly(made, "--dryrun", "--json").out)["cases"]
     assert (case["prediction"], case["no_prediction"].startswith("replayed")) == (None, True)
 
 

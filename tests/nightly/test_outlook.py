@@ -16,7 +16,7 @@ from harness.records.night import ExpectedFailureRecord, PlannedCase, RefusedCas
 from harness.records.prediction import PredictionRecord
 from harness.units import GIB
 from tests.commands import json_of, piped
-from tests.nightly.test_judge import plan as plan_of
+from tests.nightly.night_recordings import plan_of
 
 GOLDEN = Path("golden.json")
 ABSENT = "golden.json does not exist"

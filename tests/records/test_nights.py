@@ -14,6 +14,7 @@ from harness.records.store import record_path, write_record
 from harness.records.sweep import PlannedCell, RefusedCell, SweepPlan
 from harness.results.show import entry_document
 from tests.commands import refused
+from tests.nightly.night_recordings import plan_of
 
 
 @pytest.fixture(name="night")
@@ -21,8 +22,7 @@ def _night(tmp_path, make_spec):
     """A planned night with one case."""
     folder = NIGHT_FOLDERS.new_dir(tmp_path, "smoke")
     case = PlannedCase(name="dense.core_attn,layernorm", spec=make_spec(gpu="cpu"), repeats=2)
-    NIGHT_FOLDERS.write_plan(folder, NightPlan(night_id=folder.name, suite="smoke", title="Smoke", cases=(case,), confirm=2, retries=1,
-                                 command=("mbr-perf",), started_at="2026-01-02T03:04:05Z", mbr_perf="0.1.0"))  # fmt: skip
+    NIGHT_FOLDERS.write_plan(folder, plan_of(case, night_id=folder.name))
     return folder
 
 
@@ -87,11 +87,6 @@ def sweep_plan(*cells):
                      cells=cells, command=("mbr-perf",), started_at="2026-03-04T05:06:07Z", mbr_perf="0.1.0")  # fmt: skip
 
 
-def night_plan(*cases):
-    return NightPlan(night_id="n", suite="suite", title="A suite", cases=cases, confirm=2, retries=1,
-                     command=("mbr-perf",), started_at="2026-01-02T03:04:05Z", mbr_perf="0.1.0")  # fmt: skip
-
-
 def cell(kind, **more):
     return kind(name="mlp", changes={"recompute": "mlp"}, recompute="mlp", **more)
 
@@ -109,7 +104,7 @@ def test_cases_are_read_back_as_what_they_were(make_spec):
     runs = PlannedCase(name="dense", spec=make_spec(), repeats=3)
     forbidden = RefusedCase(name="moe", spec=make_spec(), repeats=3, refused="rule T08")
     unresolved = RefusedCase(name="wrong", repeats=3, refused="no such recipe")
-    plan = NightPlan.model_validate_json(night_plan(runs, forbidden, unresolved).model_dump_json())
+    plan = NightPlan.model_validate_json(plan_of(runs, forbidden, unresolved).model_dump_json())
     assert plan.cases == (runs, forbidden, unresolved)
     assert plan.planned == (runs,)
 
