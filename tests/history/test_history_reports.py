@@ -4,8 +4,9 @@ import pytest
 
 from harness.errors import BadRequestError
 from harness.experiment.flops import FORMULA_VERSION
-from harness.history.cases import CaseHistory, GoldenBand, explained
-from harness.history.changes import ChangePoint, trend
+from harness.history import run
+from harness.history.cases import GoldenBand, explained
+from harness.history.changes import ChangePoint
 from harness.history.chart import trend_picture
 from harness.history.record import Occasion, history_record
 from harness.history.series import series_of
@@ -18,14 +19,9 @@ METRIC = BY_NAME["tflops_per_gpu"]
 
 
 def history_of(records, points=(), golden=None):
-    series = series_of(records)
-    measured = series.measured(METRIC)
-    judged = trend([value for _, value in measured], METRIC.better) if measured else None
-    found = tuple(explained(measured, point) for point in points)
-    return CaseHistory.of(
-        series=series, metric=METRIC, measured=measured, change_points=found, no_change_points="", trend=judged,
-        golden=golden, no_golden="",
-    )  # fmt: skip
+    history = run.history_of(series_of(records), METRIC)
+    found = tuple(explained(history.measured, point) for point in points)
+    return history.model_copy(update={"change_points": found, "golden": golden})
 
 
 @pytest.fixture

@@ -64,12 +64,14 @@ def test_a_committed_run_is_shown_with_its_metrics_and_without_a_process(ask, re
     assert shown["oom"]["Peak"].startswith("at least ")
 
 
-def test_a_run_without_a_record_is_shown_with_its_process(ask, results):
+def test_a_run_without_a_record_is_shown_with_its_process_and_not_archived(ask, results, tmp_path):
     run_dir = results / "runs" / "20260102T030405Z-a-00000000"
     run_dir.mkdir()
     claim(run_dir)
     assert json.loads(ask("show", run_dir, "--json").out)["process"]["state"] == "alive"
     assert "at work" in ask("show", run_dir).out
+    answer = ask("archive", run_dir.name, "-o", tmp_path / "run.tar.gz")
+    assert (answer.code, "at work" in answer.err) == (2, True)
 
 
 def test_a_sweep_is_shown_with_its_cells(mbr_perf, make_cell, make_record, make_spec, make_sweep, tmp_path):
@@ -116,14 +118,6 @@ def test_an_archive_contains_the_run_and_nothing_about_this_machine(mbr_perf, re
     assert f"{run_dir.name}/record.json" in texts
     assert not [name for name, text in texts.items() if str(results) in text or str(Path.home()) in text]
     assert json.loads(texts[f"{run_dir.name}/record.json"])["run_id"] == run_dir.name
-
-
-def test_a_running_run_is_not_archived(ask, results, tmp_path):
-    run_dir = results / "runs" / "20260102T030405Z-a-00000000"
-    run_dir.mkdir()
-    claim(run_dir)
-    answer = ask("archive", run_dir.name, "-o", tmp_path / "run.tar.gz")
-    assert (answer.code, "at work" in answer.err) == (2, True)
 
 
 RECORDED = Path(__file__).parents[1] / "data" / "sweeps" / "cpu_oom"
