@@ -23,7 +23,7 @@ from harness.plan.request import PlanRequest, check_plan, source_notes
 from harness.predict.draws import CONSTANT, Varied
 from harness.predict.exact import ExactSetting, ExactTracing
 from harness.predict.prediction import BUILT_IN
-from harness.predict.ranges import ratio_error
+from harness.predict.ranges import cost_error, ratio_error
 from harness.predict.reserved import not_composed, not_known
 from harness.predict.search import (
     NO_TRACES,
@@ -42,6 +42,7 @@ from harness.predict.weighing import row_history, with_replayed, with_replays
 from harness.records.trace import TraceCase
 from harness.resolve.sweep_file import SWEPT
 from harness.show.json import Text
+from harness.units import GIB
 
 if TYPE_CHECKING:
     from harness.predict.fastest import Optimal
@@ -121,11 +122,8 @@ class Planned:
 
     @property
     def best(self) -> Layout | None:
-        """The layout whose recommended setting takes the shortest time per token.
-
-        Of tight ones only where none fits.
-        """
-        return min((each for each in self.made if each.row), key=_seconds_per_token, default=None)
+        """The layout to use, as of :func:`leanest`."""
+        return leanest(self.made)
 
     @property
     def shown(self) -> Layout | None:
@@ -155,6 +153,31 @@ class Planned:
     def notes(self) -> tuple[str, ...]:
         """Notes on the first layout: its operating point, scaled values, assumptions, and the source of its traces."""
         return (*(note for each in self.made[:1] for note in each.settled.notes), *self.sources)
+
+
+_OneLayout = TypeVar("_OneLayout", bound=Layout)
+
+
+def as_fast(layouts: Iterable[_OneLayout]) -> list[_OneLayout]:
+    """Return the layout of the shortest time per token, and those that fit as surely in a time that no table tells.
+
+    Of tight ones only where none fits.
+    """
+    ranked = sorted((each for each in layouts if each.row), key=_seconds_per_token)
+    unsure, fastest, _ = _seconds_per_token(ranked[0]) if ranked else (False, 0.0, 0.0)
+    times = ((each, *_seconds_per_token(each)[:2]) for each in ranked[1:])
+    most = fastest * (1 + cost_error().least)
+    return ranked[:1] + [each for each, also, time in times if also == unsure and 0 < time <= most]
+
+
+def leanest(layouts: Iterable[_OneLayout]) -> _OneLayout | None:
+    """Return the one of :func:`as_fast` that needs the least memory, in 0.1 GiB; of equal ones the fastest."""
+
+    def need_gib(layout: _OneLayout) -> float:
+        found = layout.row.prediction if layout.row else None
+        return round(found.fits[1] / GIB, 1) if found else inf
+
+    return min(as_fast(layouts), key=need_gib, default=None)
 
 
 def plan_request(
@@ -245,9 +268,6 @@ def _with_replays(planned: Planned, request: PlanRequest) -> Planned:
         return planned
     known = replace(best, plan=with_replayed(best.plan, best.stepped, best.traces, best.settled.software, varied))
     return replace(planned, layouts=tuple(known if layout is best else layout for layout in layouts))
-
-
-_OneLayout = TypeVar("_OneLayout", bound=Layout)
 
 
 def replayed(layout: _OneLayout, request: PlanRequest, named: Sequence[str] = ()) -> _OneLayout:

@@ -13,7 +13,7 @@ from harness.foreign.exporting import to_paste
 from harness.launch.environment import Host
 from harness.measure.understanding import RunRequest, Settled, settle
 from harness.plan.request import PlanRequest
-from harness.plan.run import Layout
+from harness.plan.run import Layout, as_fast, leanest
 from harness.predict.layouts import Sizes
 from harness.predict.prediction import Verdict
 from harness.predict.ranges import ratio_error
@@ -133,7 +133,30 @@ class Searched:
 
     @property
     def best(self) -> list[Tried]:
-        return [each for each in sorted(self.tried.values(), key=lambda each: each.rank) if each.row][:NUM_BEST]
+        """Return the fastest layouts, of those that differ in VP alone the leanest; the one to use comes first.
+
+        All of them where no other size differs.
+        """
+        groups = self._by_vp()
+        every = map(leanest, groups) if len(groups) > 1 else (each for each in self.tried.values() if each.row)
+        found = sorted(filter(None, every), key=lambda each: each.rank)
+        first = leanest(found)
+        return sorted(found, key=lambda each: each is not first)[:NUM_BEST]
+
+    def _by_vp(self) -> list[list[Tried]]:
+        groups = dict[Sizes, list[Tried]]()
+        for tried in self.tried.values():
+            groups.setdefault(tried.sizes._replace(vp=None), []).append(tried)
+        return [*groups.values()]
+
+    def other_vps(self) -> Iterator[str]:
+        """Name the other VPs with which one of the best layouts is as fast."""
+        best = self.best
+        for group in map(as_fast, self._by_vp()):
+            for each in group if len(group) > 1 else ():
+                vps = ", ".join(str(vp or "none") for vp in sorted(o.sizes.vp or 0 for o in group if o is not each))
+                if each in best:
+                    yield f"{each.name}: as fast with VP {vps}"
 
     @property
     def closest(self) -> "ClosestRow | None":

@@ -196,7 +196,7 @@ def search_page(found: Searched, request: PlanRequest, *, show_all: bool = False
             Code(commands[0]),
             *pasted(best[0][1], found.base.spec, with_sizes=True),
             more,
-            details("note", [*notes, *_counts(found)]),
+            details("note", [*notes, *found.other_vps(), *_counts(found)]),
             Details(len(commands) - 1, "command", (Section("The other layouts", (Code("\n".join(commands[1:])),)),)),
             Details(0 if show_all else max(0, len(best) - MOST_ROWS), "more layout", option="--all"),
             Details(len(front), "Pareto setting", (Section(pareto, _table(rest, planned)),)),

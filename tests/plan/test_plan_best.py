@@ -14,7 +14,7 @@ from harness.plan.rows import planned_document
 from harness.plan.run import Planned
 from harness.predict.device import device_needs
 from harness.predict.limits import Limits
-from harness.predict.ranges import ratio_error
+from harness.predict.ranges import cost_error, ratio_error
 from harness.predict.search import Traces, candidates, plan, required_cases
 from harness.predict.time_model import StepTime
 from harness.recipes.rows import refusals
@@ -91,6 +91,12 @@ def test_layouts_whose_times_cannot_be_told_apart_are_one_group(planned):
     assert (found.best.name, [layout.name for layout in found.same_time]) == ("best", ["alike"])
     assert planned_document(found).same_time_layouts == ("alike",)
     assert Planned(layouts[:1]).same_time == Planned(()).same_time == ()
+    row, found = fits.recommended, fits.recommended.prediction
+    held = tuple(replace(each, fits=tuple(size // 2 for size in each.fits)) for each in found.held)
+    small = replace(fits, recommended=replace(row, prediction=replace(found, held=held)))
+    for share, best in ((0.9, "small"), (1.5, "first")):
+        of_both = layout("first", fits), layout("small", longer(share * cost_error().least, small))
+        assert Planned(of_both).best.name == best
 
 
 @pytest.fixture
