@@ -66,7 +66,7 @@ def chunks_that_fit(num_layers: int, parallelism: ParallelismSpec) -> str:
     pp, most = parallelism.pipeline_model_parallel_size, num_layers + 1
     if pp * parallelism.num_virtual_stages <= most:
         return ""
-    return f"-vp {most // pp if most // pp > 1 else 'none'}" if pp <= most else f"-pp {most}"
+    return f"-vp {most // pp if most // pp > 1 else 'none'}" if pp <= most else f"at most -pp {most}"
 
 
 def _has_uneven_ends(par: ParallelismSpec) -> bool:
@@ -107,7 +107,7 @@ def _uneven_stages(num_layers: int, extra: int, par: ParallelismSpec) -> LayoutE
     pp = par.pipeline_model_parallel_size
     if not extra:
         vp, fits = par.num_virtual_stages, chunks_that_fit(num_layers, par)
-        many = f"PP {pp} x VP {vp} makes {pp * vp} chunks, more than {num_layers} layers; use {fits}"
+        many = f"PP {pp} x VP {vp} makes {pp * vp} chunks, more than {num_layers} layers"
         return LayoutError(
             "P08",
             many if fits else f"num_layers {num_layers} is not a multiple of pipeline_model_parallel_size {pp}",

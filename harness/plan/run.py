@@ -334,7 +334,7 @@ def legal(name: str, settled: Settled, only: tuple[str, ...]) -> "_Found | Unpla
     try:
         found = _chosen(candidates(settled.spec, settled.software, implementation), only)
     except LayoutError as error:
-        return Unplanned(name, f"{error.rule}: {error.message}")
+        return Unplanned(name, f"{error.rule}: {error.message}", settled)
     if not any(candidate.is_legal for candidate in found.rows):
         first = next(finding for finding in found.rows[0].findings if finding.blocks)
         return Unplanned(name, f"{first.id}: {first.message}; {first.fix}", settled)

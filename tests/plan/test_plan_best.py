@@ -181,6 +181,22 @@ def test_one_command_avoids_all_rules_that_refuse_a_point(mbr_perf):
     assert mbr_perf("check", *REFUSED, "--no_megatron", *cure).code == 0
 
 
+@pytest.mark.parametrize(("options", "broken", "fix"), [
+    (("deepseek_v3", "-pp", "32", "-vp", "2"), ["P08", "A03"], "use -vp none"),
+    (("llama3_70b", "-pp", "3"), ["P08", "A01"], "use -pp 2, 4 or 8, or "),
+])  # fmt: skip
+def test_a_model_that_cannot_be_cut_is_told_with_all_other_problems(mbr_perf, options, broken, fix):
+    refused = mbr_perf("plan", "-g", "h100", "-mr", *options)
+    assert [line[7:10] for line in refused.err.splitlines() if line.startswith("error: ")] == broken
+    assert refused.err.splitlines()[1].strip().startswith(fix)
+
+
+def test_a_layout_is_named_where_layers_do_not_divide(mbr_perf):
+    command = named(mbr_perf("plan", "-mr", "llama3_70b", "-g", "h100", "-vp", "9"))
+    assert command[-1].startswith("parallelism.pipeline_model_parallel_layout=Ett|")
+    assert mbr_perf("check", *command[1:], "--no_megatron").code == 0
+
+
 def test_other_modules_are_named_where_one_of_them_hangs(mbr_perf):
     command = named(mbr_perf("run", "-mr", "gpt3_175b", "-g", "a100", "--dryrun"))
     assert command[-2:] == ["--recompute", "core_attn"]

@@ -1,14 +1,16 @@
-"""Finds options that together make a request legal: other CUDA graphs, no overlap of experts, fewer modules."""
+"""Finds options that together make a request legal: other graphs, no overlap of experts, fewer modules, a layout."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import product
 
+from harness.experiment.balanced_layout import balanced_layout
 from harness.experiment.experiment import CudaGraphSpec, ExperimentSpec
 from harness.experiment.recompute import NoRecompute, SelectiveRecompute
 from harness.experiment.rules.rule import Finding
 
 _SCOPES = ("attn,moe_router,moe_preprocess", "attn,moe_router", "attn,mlp", "attn")
 _OVERLAP = "overlap_moe_expert_parallel_comm"
+_LAYOUT = "pipeline_model_parallel_layout"
 # Options, and the parts of the request that they replace.
 _Change = tuple[tuple[str, ...], Mapping[str, object]]
 
@@ -43,6 +45,12 @@ def _overlap(spec: ExperimentSpec) -> Iterator[_Change]:
     yield ("--set", f"kernels.{_OVERLAP}=false"), {"kernels": spec.kernels.model_copy(update={_OVERLAP: False})}
 
 
+def _layout(spec: ExperimentSpec) -> Iterator[_Change]:
+    if layout := balanced_layout(spec):
+        parallelism = spec.parallelism.model_copy(update={_LAYOUT: layout})
+        yield ("--set", f"parallelism.{_LAYOUT}={layout}"), {"parallelism": parallelism}
+
+
 def _recompute(spec: ExperimentSpec) -> Iterator[_Change]:
     """Yield the request's modules without one of them, and no recompute."""
     modules = spec.recompute.modules if isinstance(spec.recompute, SelectiveRecompute) else ()
@@ -56,4 +64,5 @@ _CHANGES: tuple[tuple[Callable[[ExperimentSpec], Iterator[_Change]], set[str]], 
     (_graphs, {"cuda_graph.impl", "cuda_graph.scope"}),
     (_overlap, {f"kernels.{_OVERLAP}"}),
     (_recompute, {"recompute"}),
+    (_layout, {f"parallelism.{_LAYOUT}"}),
 )

@@ -1,10 +1,17 @@
 """Rules for parallel sizes, pipeline layout and batch that megatron-core's configs, groups and schedules refuse."""
 
-from collections.abc import Callable, Collection, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from dataclasses import replace
 
+from harness.experiment.layout import chunks_that_fit
 from harness.experiment.layout_text import LAYER_CODES
 from harness.experiment.rules.rule import ARGUMENTS, CONFIG, Evidence, Finding, Predicate, Rule, Situation, Values
+
+_CUT = {
+    "P08": ("pipeline_model_parallel_size", "-pp {}", "another -pp"),
+    "P09": ("virtual_pipeline_model_parallel_size", "-vp none or {}", "-vp none"),
+}
+"""What a rule of layouts asks to divide: the field, and what to type where sizes of it fit and where none does."""
 
 
 def _layout(rule: str) -> Predicate:
@@ -12,9 +19,31 @@ def _layout(rule: str) -> Predicate:
         error = s.layout_error
         if error is None or error.rule != rule:
             return None
-        return {"problem": error.message, "mcore": error.mcore_text(s.mcore) or ""}
+        known: Values = {"problem": error.message, "mcore": error.mcore_text(s.mcore) or ""}
+        return known | (_other_cut(s, *_CUT[rule]) if rule in _CUT else {})
 
     return fires
+
+
+def _other_cut(s: Situation, name: str, typed: str, otherwise: str) -> Values:
+    """Return the sizes that fit, and that a layout may be set where it would have a layer for every chunk."""
+    if fits := chunks_that_fit(s.spec.model.num_layers, s.spec.parallelism):
+        return {"sizes": fits, "hint": ""}
+    sizes = _sizes(s, name, range(2, s.spec.model.num_layers + 1), lambda other: _is_uncut(other, s))
+    return {"sizes": typed.format(sizes) if sizes else otherwise, "hint": ", or set pipeline_model_parallel_layout"}
+
+
+def _is_uncut(s: Situation, of: Situation) -> bool:
+    uneven = _world_indivisible(s) or _expert_grid_indivisible(s) is not None
+    return s.layout_error is not None or (uneven and s.pp != of.pp)
+
+
+def _sizes(s: Situation, name: str, sizes: Iterable[int], is_broken: Callable[[Situation], bool]) -> str:
+    """Name the sizes of one kind of parallelism with which the request is not broken."""
+    parts = ((size, s.spec.parallelism.model_copy(update={name: size})) for size in sizes)
+    others = ((size, replace(s, spec=s.spec.model_copy(update={"parallelism": part}))) for size, part in parts)
+    *first, last = [str(size) for size, other in others if not is_broken(other)] or [""]
+    return f"{', '.join(first)} or {last}" if first else last
 
 
 def _of_layout(rule: str, fix: str, source: str, evidence: Evidence = "run") -> Rule:
@@ -27,7 +56,11 @@ def _world_indivisible(s: Situation) -> bool:
 
 def _expert_grid_indivisible(s: Situation) -> Values | None:
     grid = s.etp * s.ep * s.pp
-    return {"grid": grid} if s.spec.num_gpus % grid and (s.moe is not None or s.ep > 1) else None
+    return (
+        {"grid": grid, "hint": " or -et 1" * (s.etp > 1)}
+        if s.spec.num_gpus % grid and (s.moe is not None or s.ep > 1)
+        else None
+    )
 
 
 def _batch_indivisible(s: Situation) -> Values | None:
@@ -139,10 +172,8 @@ RULES = (
          "{s.moe.num_moe_experts} experts cannot be split over EP {s.ep}",
          "use an expert_model_parallel_size that divides the experts",
          "transformer/moe/moe_layer.py:101; " + ARGUMENTS, "run", "Number of experts should be a multiple of expert"),
-    _of_layout("P08", "use a divisor, account_for_embedding/loss_in_pipeline_split, or pipeline_model_parallel_layout",
-               "transformer_block.py:155"),
-    _of_layout("P09", "use a virtual_pipeline_model_parallel_size that divides the layers per stage",
-               "transformer_block.py:174"),
+    _of_layout("P08", "use {sizes}{hint}", "transformer_block.py:155"),
+    _of_layout("P09", "use {sizes}{hint}", "transformer_block.py:174"),
     _of_layout("P10", "keep one of the two", f"{CONFIG}:1294"),
     _of_layout("P11", "write where embedding and loss are in the layout", f"{CONFIG}:1305"),
     _of_layout("P12", "write PP x VP stages, each ended by '|' but the last",
@@ -152,7 +183,7 @@ RULES = (
     _of_layout("P14", "drop virtual_pipeline_model_parallel_size: the layout already sets it", f"{CONFIG}:1335"),
     _of_layout("P15", "choose num_layers_in_first/last_pipeline_stage so that the rest divides", f"{CONFIG}:1377"),
     _of_layout("P16", "drop account_for_* or use a pipeline size that divides the sum", f"{CONFIG}:1447"),
-    _of_layout("A12", "drop virtual_pipeline_model_parallel_size", "parallel_state.py:745", "source"),
+    _of_layout("A12", "use -vp none", "parallel_state.py:745", "source"),
     Rule("P31", "error", lambda s: s.cp > 1 and not s.uses_te and not s.gpu.is_cpu,
          "context_parallel_size {s.cp} does not work with the local attention",
          "use kernels.transformer_impl=transformer_engine, or -cp 1",
@@ -177,7 +208,7 @@ RULES = (
          "world_size ({s.spec.num_gpus}) is not divisible by {s.spec.parallelism.model_parallel_size}"),
     Rule("A03", "error", _expert_grid_indivisible,
          "num_gpus {s.spec.num_gpus} is not a multiple of ETP {s.etp} x EP {s.ep} x PP {s.pp}",
-         "use a multiple of {grid} GPUs, a smaller -ep, or -et 1",
+         "use a multiple of {grid} GPUs, or a smaller -ep{hint}",
          "parallel_state.py:785", "source",
          "world_size ({s.spec.num_gpus}) is not divisible by expert_tensor_model_pipeline_parallel size ({grid})"),
     Rule("A06", "error", _batch_indivisible,
@@ -276,10 +307,7 @@ def one_cause(findings: Sequence[Finding], s: Situation, force: Set[str]) -> lis
 def _of_size(first: Finding, broken: Collection[str], s: Situation) -> Finding:
     what = ", ".join(text(s) for name, text in _DIVIDED.items() if name in broken)
     rules = [row for row in RULES if row.id in _DIVIDED]
-    sizes = []
-    for tp in range(1, s.spec.gpus_per_node + 1):
-        parallelism = s.spec.parallelism.model_copy(update={"tensor_model_parallel_size": tp})
-        other = replace(s, spec=s.spec.model_copy(update={"parallelism": parallelism}))
-        sizes += [] if any(row.judge(other) for row in rules) else [tp]
-    fix = f"use -tp {' or '.join(map(str, sizes))}" if sizes else "use a size that divides them"
+    sized = range(1, s.spec.gpus_per_node + 1)
+    sizes = _sizes(s, "tensor_model_parallel_size", sized, lambda other: any(row.judge(other) for row in rules))
+    fix = f"use -tp {sizes}" if sizes else "use a size that divides them"
     return first.model_copy(update={"message": f"TP {s.tp} does not divide {what}", "fix": fix})
