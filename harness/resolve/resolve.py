@@ -39,7 +39,7 @@ _ATTENTION = ("model.window_attn_skip_freq", "model.no_rope_freq", "model.linear
 _GBS = "batch.global_batch_size"
 _PP, _VP = "parallelism.pipeline_model_parallel_size", "parallelism.virtual_pipeline_model_parallel_size"
 _DEPTH = "model.num_layers"
-_SPLIT = (_PP, _VP, _DEPTH)
+_SPLIT = {_PP: "-pp", _VP: "-vp", _DEPTH: "--num_layers"}
 _TP, _CP = "parallelism.tensor_model_parallel_size", "parallelism.context_parallel_size"
 _EXCHANGE = "parallelism.cp_comm_type"
 _QUEUES = "env.CUDA_DEVICE_MAX_CONNECTIONS"
@@ -192,7 +192,7 @@ def _follow_stages(layer: Layer, spec: ExperimentSpec, _choice: Choice) -> _Foll
         return {}, ""
     new, fits = balanced_layout(spec), chunks_that_fit(spec.model.num_layers, p)
     shown = new or (f"none ({fits} fits)" if fits else "even")
-    why = " ".join(f"{layer[path].source} {layer[path].value or 'none'}" for path in given)
+    why = " ".join(f"{_SPLIT[path]} {layer[path].value or 'none'}" for path in given)
     return {_LAYOUT: Setting(new, layer[given[0]].source)}, f"{LAID_OUT}: {shown} instead of {text} ({why})"
 
 
@@ -210,11 +210,12 @@ def _follow_vp(layer: Layer, spec: ExperimentSpec, _choice: Choice) -> _Followed
 
 def _follow_alignment(layer: Layer, spec: ExperimentSpec, _choice: Choice) -> _Followed:
     """Drop the point's ``align_param_gather``, which needs virtual stages, if -pp, -vp or --num_layers leave none."""
-    given = [layer[path].source for path in _SPLIT if _given(layer, path)]
+    given = [path for path in _SPLIT if _given(layer, path)]
     needed = num_virtual_stages(spec.parallelism) > 1 or not spec.ddp.align_param_gather
     if not given or needed or _given(layer, _ALIGNED):
         return {}, ""
-    return {_ALIGNED: Setting(False, given[0])}, f"{NO_EFFECT}: {_ALIGNED}: no virtual stages ({' '.join(given)})"
+    why = f"no virtual stages ({' '.join(_SPLIT[path] for path in given)})"
+    return {_ALIGNED: Setting(False, layer[given[0]].source)}, f"{NO_EFFECT}: {_ALIGNED}: {why}"
 
 
 def _follow_context(layer: Layer, spec: ExperimentSpec, choice: Choice) -> _Followed:
