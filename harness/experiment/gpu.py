@@ -109,7 +109,7 @@ class GpuType:
 
     ``capability``: CUDA's (major, minor); None for a processor, which has no ``links`` either. ``multiprocessors``:
     those that compute, of NVIDIA's architecture white papers. ``host_bandwidth``: bytes/s between the GPU and its host,
-    each way; ``host_memory_bytes``: of a node; None where the data sheet states none. ``driver_bytes``: of
+    each way; ``host_memory_bytes``: of a node, None where the data sheet states none. ``driver_bytes``: of
     ``memory_bytes``, what no program can have.
     ``timing_threshold`` and ``memory_threshold`` are the default gates. They are wider or tighter than 5 % only where
     repeated runs were measured to need it.
@@ -163,6 +163,8 @@ def _peaks(bf16: float, fp8: float = 0, fp4: float = 0) -> dict[PeakKey, float]:
 
 # 16 lanes, each way: data sheets state the sum of both ways.
 _PCIE_4, _PCIE_5 = 32e9, 64e9
+# NVLink-C2C of a superchip, 900 GB/s in both directions, and of Vera, 1.8 TB/s (NVL72: 65 TB/s), by its two GPUs.
+_GRACE_C2C, _VERA_C2C = 225e9, 450e9
 # Of a node, as delivered: DGX A100 640 GB, H100, H200, B200 and B300 data sheets; LPDDR5X of a Grace processor, two of
 # which are in a node of GB200 and GB300 NVL72.
 _DGX_BYTES, _GRACE_BYTES = 2000 * GB, 480 * GB
@@ -184,6 +186,7 @@ def _rubin(name: str, title: str, gpus_per_node: int) -> GpuType:
         rf"\b{name.upper()}\b",
         "NVIDIA Vera Rubin NVL72 data sheet (preliminary) / 72 GPUs, FP4 as in training",
         gpus_per_node=gpus_per_node,
+        host_bandwidth=_VERA_C2C,
     )
 
 
@@ -210,24 +213,25 @@ GPUS: dict[str, GpuType] = {
         GpuType(
             "b200", "HGX B200", _peaks(2250, 4500, 9000), 183_359 * MIB, 7.7e12, (10, 0), 148,
             Links(900e9, 50e9, 8, f"{_NVLINK_5}; 400 Gb/s per GPU (DGX B200 data sheet)"),
-            r"\bB200\b", "NVIDIA HGX B200 data sheet, per GPU at 1,000 W", host_memory_bytes=_DGX_BYTES,
+            r"\bB200\b", "NVIDIA HGX B200 data sheet, per GPU at 1,000 W", host_bandwidth=_PCIE_5,
+            host_memory_bytes=_DGX_BYTES,
         ),
         GpuType(
             "b300", "HGX B300", _peaks(2250, 4500, 13125), 275_040 * MIB, 7.7e12, (10, 3), 148,
             Links(900e9, 100e9, 8, f"{_NVLINK_5}; 800 Gb/s per GPU (DGX B300 data sheet)"),
-            r"\bB300\b", "NVIDIA HGX B300 data sheet, per GPU", host_memory_bytes=_DGX_BYTES,
+            r"\bB300\b", "NVIDIA HGX B300 data sheet, per GPU", host_bandwidth=_PCIE_5, host_memory_bytes=_DGX_BYTES,
         ),
         GpuType(
             "gb200", "GB200 NVL72", _peaks(2500, 5000, 10000), 189_471 * MIB, 8.0e12, (10, 0), 148,
             Links(900e9, 50e9, 72, f"{_NVLINK_5}; 400 Gb/s per GPU (GB200 NVL72 data sheet)"),
             r"\bGB200\b", "NVIDIA GB200 NVL72 data sheet / 72 GPUs", gpus_per_node=4,
-            host_memory_bytes=2 * _GRACE_BYTES,
+            host_bandwidth=_GRACE_C2C, host_memory_bytes=2 * _GRACE_BYTES,
         ),
         GpuType(
             "gb300", "GB300 NVL72", _peaks(2500, 5000, 15000), 284_208 * MIB, 8.0e12, (10, 3), 148,
             Links(900e9, 100e9, 72, f"{_NVLINK_5}; 800 Gb/s per GPU (GB300 NVL72 data sheet)"),
             r"\bGB300\b", "NVIDIA GB300 NVL72 data sheet / 72 GPUs", gpus_per_node=4,
-            host_memory_bytes=2 * _GRACE_BYTES,
+            host_bandwidth=_GRACE_C2C, host_memory_bytes=2 * _GRACE_BYTES,
         ),
         GpuType(
             "a800", "A800 80GB SXM", _peaks(312), 80 * GIB, 2.039e12, (8, 0), 108,

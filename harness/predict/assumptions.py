@@ -109,11 +109,7 @@ ASSUMPTIONS = (
     ),
     Assumption(
         "offloading: copies run beside the computation, at 80 % of the link's rate in the data sheet",
-        lambda spec, _: _offloads(spec) and spec.gpu_type.host_bandwidth is not None,
-    ),
-    Assumption(
-        "offloading: the seconds leave out the link to the host, whose rate the data sheet does not state",
-        lambda spec, _: _offloads(spec) and spec.gpu_type.host_bandwidth is None,
+        lambda spec, _: _offloads(spec) and not spec.gpu_type.is_cpu,
     ),
     Assumption(
         "optimizer states in host memory: in fp32, with the gradients in pinned blocks of powers of two; each "
