@@ -1,7 +1,9 @@
 """`mbr-perf plan`: every recompute setting of a request predicted, for one layout or for several."""
 
+from bisect import bisect_left
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -205,7 +207,7 @@ def plan_request(
         varied=request.varied,
     )
     if len(found) == 1:
-        planned = replace(planned, layouts=(_beside_eager(request, planned.made[0], tracing),))
+        planned = replace(planned, layouts=(_beside_others(request, planned.made[0], tracing),))
     planned = _with_replays(planned, request)
     if request.optimal:
         planned = replace(planned, optimal=_optimal(request, planned))
@@ -369,19 +371,42 @@ def _planned(request: PlanRequest, layout: _Found, traced: Mapping[TraceKind, Tr
     return Layout(layout.name, layout.settled, made, traces)
 
 
-def _beside_eager(request: PlanRequest, layout: Layout, tracing: Tracing) -> Layout:
-    """Return the layout, planned without CUDA graphs as well where they leave no setting whose whole range fits."""
-    made = layout.plan
-    if made.limits.capacity_bytes is None or made.spec.cuda_graph.impl == "none" or made.safe is not None:
+def _beside_others(request: PlanRequest, layout: Layout, tracing: Tracing) -> Layout:
+    """Return the layout, where no setting fits safely also planned without CUDA graphs, and with other offloading.
+
+    That is where nothing fits at all: with the fewest offloaded layers that do, and with none.
+    """
+    made, spec = layout.plan, layout.settled.spec
+    if made.limits.capacity_bytes is None or made.safe is not None:
         return layout
+
+    @cache
+    def offloading(num: int) -> Plan | None:
+        offload = spec.offload.model_copy(update={"cpu_offloading_num_layers": num})
+        settled = replace(layout.settled, spec=spec.model_copy(update={"offload": offload}))
+        return _otherwise(request, layout, settled, tracing)
+
+    def fits(num: int) -> bool:
+        return (other := offloading(num)) is not None and other.safe is not None
+
+    eager = _otherwise(request, layout, layout.eager, tracing) if spec.cuda_graph.impl != "none" else None
+    own, others = spec.offload.cpu_offloading_num_layers, list[Plan]()
+    if own and not made.recommended:
+        more = range(own + 1, spec.model.num_layers)
+        tried = (offloading(num) for num in (0, *more[bisect_left(more, True, key=fits) :][:1]))
+        others = [other for other in tried if other and other.safe]
+    return replace(layout, plan=replace(made, without_graphs=eager, other_offloading=tuple(others)))
+
+
+def _otherwise(request: PlanRequest, layout: Layout, settled: Settled, tracing: Tracing) -> Plan | None:
+    """Return the plan of a layout with other settings; None where rules forbid it."""
     try:
-        found = legal(layout.name, layout.eager, request.only)
-    except BadRequestError:  # a setting of --only that computes the same as another without graphs
-        return layout
+        found = legal(layout.name, settled, request.only)
+    except BadRequestError:  # a setting of --only that computes the same as another one there
+        return None
     if isinstance(found, Unplanned):
-        return layout
-    other = replayed(_planned(request, found, tracing.by_kind([found.needed])), request)
-    return replace(layout, plan=replace(made, without_graphs=other.plan))
+        return None
+    return replayed(_planned(request, found, tracing.by_kind([found.needed])), request).plan
 
 
 def _seconds_per_token(layout: Layout) -> tuple[bool, float, float]:

@@ -1,4 +1,4 @@
-"""What to try, cheapest first: allocator, modules, whole layers, no CUDA graphs, parallelism."""
+"""What to try, cheapest first: allocator, modules, whole layers, no CUDA graphs, other offloading, parallelism."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from harness.predict.reserved import not_composed
 from harness.predict.search import SAME_COST, Plan, Row, cost_of, recommended
 from harness.units import GIB, format_bytes, format_percent, format_seconds
 
-Step = Literal["allocator", "modules", "layers", "graphs", "parallelism"]
+Step = Literal["allocator", "modules", "layers", "graphs", "offloading", "parallelism"]
 
 WITHOUT_GRAPHS = "without CUDA graphs (--cuda_graph_impl none)"
 _SPREAD = "more pipeline or tensor parallelism (--search tries all layouts, --over pp=... tp=... some), or more GPUs"
@@ -72,7 +72,7 @@ def advice(plan: Plan) -> tuple[Advice, ...]:
         return ()
     allocator = [] if plan.spec.gpu_type.is_cpu else [_allocator(plan, control)]
     layers = _step(plan, "layers", FullRecompute, "the fewest sufficient whole layers")
-    steps = [*allocator, _modules(plan), layers, *_graphs(plan)]
+    steps = [*allocator, _modules(plan), layers, *_graphs(plan), *_offloading(plan)]
     return (*steps, _parallelism(plan)) if not any(step.settles for step in steps) else tuple(steps)
 
 
@@ -89,8 +89,8 @@ def why_none(plan: Plan) -> str:
         cost = "an unknown share" if plan.too_dear.overhead is None else format_percent(plan.too_dear.overhead)
         return f"settings fit, but cost more than {_allowed(plan)}: the cheapest is {plan.too_dear.label} at {cost}"
     nothing = f"nothing fits into the {limits.usable_text} usable"
-    other = eager(plan)
-    return f"{nothing}; with --cuda_graph_impl none the setting {other.label} fits" if other else nothing
+    others = [*(("--cuda_graph_impl none", row) for row in (eager(plan),) if row), *_offloaded(plan)]
+    return f"{nothing}; with {others[0][0]} the setting {others[0][1].label} fits" if others else nothing
 
 
 def safe_instead(plan: Plan) -> str:
@@ -98,7 +98,7 @@ def safe_instead(plan: Plan) -> str:
     if plan.recommended is None or plan.safe is not None:
         return ""
     other = eager(plan)
-    instead = f"; {WITHOUT_GRAPHS} the setting {other.label} does{_at(_without_graphs(plan, other))}" if other else ""
+    instead = f"; {WITHOUT_GRAPHS} the setting {other.label} does{_at(_as_here(plan, other))}" if other else ""
     return f"no planned setting fits with its whole range{instead}"
 
 
@@ -311,16 +311,29 @@ def _graphs(plan: Plan) -> tuple[Advice, ...]:
     if best is None or best.verdict != "FITS":
         why = why_none(other) or "no setting fits either"
         return (Advice("graphs", f"{WITHOUT_GRAPHS}: {why}", settles=False, helps=False),)
-    text = f"{WITHOUT_GRAPHS}: the setting {best.label} fits{_at(_without_graphs(plan, best))}"
+    text = f"{WITHOUT_GRAPHS}: the setting {best.label} fits{_at(_as_here(plan, best))}"
     return (Advice("graphs", text, settles=plan.recommended is None),)
+
+
+def _offloaded(plan: Plan) -> list[tuple[str, Row]]:
+    """Return other numbers of offloaded layers, as options, with the setting that then fits, the cheapest first."""
+    plans = ((each.spec.offload.cpu_offloading_num_layers, each.safe) for each in plan.other_offloading)
+    rows = [(f"-ol {num}", _as_here(plan, row)) for num, row in plans if row]
+    return sorted(rows, key=lambda each: cost_of(each[1]))
+
+
+def _offloading(plan: Plan) -> Iterator[Advice]:
+    for option, row in _offloaded(plan):
+        need = format_bytes(row.prediction.fits[1]) if row.prediction else ""
+        yield Advice("offloading", f"{option}: the setting {row.label} fits{_at(row)}, {need} are needed", settles=True)
 
 
 def _at(row: Row) -> str:
     return "" if row.overhead is None else f" at {format_percent(row.overhead)}"
 
 
-def _without_graphs(plan: Plan, row: Row) -> Row:
-    """Return a setting without CUDA graphs with its cost beside the step with them and without recompute."""
+def _as_here(plan: Plan, row: Row) -> Row:
+    """Return a setting of another plan with its cost beside the step of this one without recompute."""
     return row.compared_with(plan.control.prediction if plan.control else None)
 
 
@@ -329,7 +342,6 @@ def _parallelism(plan: Plan) -> Advice:
     least = min(predicted, key=lambda found: found.peak_bytes)
     floor = max(least.stages, key=lambda stage: stage.peaks["optimizer step"])
     budget = plan.limits.budget_bytes or 0
-    offloaded = "another number of offloaded layers (-ol), " if plan.spec.offload.cpu_offloading_num_layers else ""
     if (size := floor.peaks["optimizer step"]) > budget or least.worst.peak == "optimizer step":
         how = "alone exceeds the memory" if size > budget else f"is the peak, {format_bytes(size)}"
         why = f"the optimizer step of stage {floor.pp_rank} {how}, and recompute does not lower it"
@@ -337,10 +349,10 @@ def _parallelism(plan: Plan) -> Advice:
             why += " (transformer-engine 2.13 does: plan it with --assume transformer-engine=2.13)"
     elif plan.too_dear is not None:
         why = f"settings that fit cost more than {_allowed(plan)}: raise the limit, or use"
-        return Advice("parallelism", f"{why} {offloaded}{_SPREAD}", settles=False)
+        return Advice("parallelism", f"{why} {_SPREAD}", settles=False)
     else:
         why = "activations are too large for this layout"
-    return Advice("parallelism", f"{why}: {offloaded}{_SPREAD}", settles=False)
+    return Advice("parallelism", f"{why}: {_SPREAD}", settles=False)
 
 
 # Peaks that no table shows apart: a thousandth, at most 50 MB.
