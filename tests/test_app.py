@@ -95,7 +95,8 @@ def test_a_wrong_request_is_a_json_document_when_json_is_asked_for(mbr_perf):
     answer = mbr_perf("recipes", "show", "llama3_8bb", "--json")
     document = json.loads(answer.out)
     assert answer.code == document["exit_code"] == 2
-    assert list(document) == ["schema_version", "error", "remedy", "legal_with", "exit_code"]
+    assert list(document) == ["schema_version", "error", "remedy", "errors", "legal_with", "exit_code"]
+    assert document["errors"] == [{name: document[name] for name in ("error", "remedy")}]
     assert "'llama3_8bb'" in document["error"] and "'llama3_8b'" in document["remedy"]
     assert answer.err == f"error: {document['error']}\n  {document['remedy']}\n"
 
@@ -105,6 +106,14 @@ def test_each_of_several_problems_is_marked_as_an_error(mbr_perf):
     assert answer.code == 2
     places = [line.partition(": ")[2].partition(": ")[0] for line in answer.err.splitlines() if line[0] != " "]
     assert places == ["--gpu", "--compute_dtype", "--recompute_modules"]
+
+
+def test_each_of_several_problems_has_its_own_remedy_in_the_document(mbr_perf):
+    document = json.loads(mbr_perf("plan", "-mr", "llama3_70b", "-g", "h100", "-pp", "3", "--json").out)
+    assert [(each["error"][:3], each["remedy"][:4]) for each in document["errors"]] == [
+        ("P08", "use "),
+        ("A01", "use "),
+    ]
 
 
 def test_all_values_that_cannot_be_read_are_reported_at_once(mbr_perf):

@@ -21,21 +21,27 @@ _LONG_WORD = re.compile(r"(\S{40})\S{960,}")  # typed text: no useful name or pa
 
 def tell(error: HarnessError, arguments: Sequence[str]) -> None:
     """Messages quote what was typed, which logs of CI keep: without what looks like a secret."""
-    found = [_with_commands(each, arguments) for each in error.problems] if isinstance(error, BadRequestError) else []
-    choices = error.problems[-1].choices if isinstance(error, BadRequestError) else ()
+    problems = error.problems if isinstance(error, BadRequestError) else []
+    found = [_with_commands(each, arguments) for each in problems]
+    choices = problems[-1].choices if problems else ()
     error = ManyProblemsError(found) if len(found) > 1 else [error, *found][-1]
+    told: Sequence[HarnessError] = found or (error,)
     if "--json" in arguments:
         document = {
             "schema_version": 1,
-            "error": redact_shapes(error.message),
-            "remedy": redact_shapes(error.remedy),
+            **_texts(error),
+            "errors": [*map(_texts, told)],
             "legal_with": [*choices[0]] if len(choices) == 1 else [],
             "exit_code": int(error.exit_code),
         }
         print(json.dumps(document, indent=2))
-    for problem in found or (error,):
+    for problem in told:
         short = _LONG_WORD.sub(lambda word: f"{word[1]}... ({len(word[0])} characters)", str(problem))
         print(f"error: {visible(redact_shapes(short))}", file=sys.stderr)
+
+
+def _texts(error: HarnessError) -> dict[str, str]:
+    return {"error": redact_shapes(error.message), "remedy": redact_shapes(error.remedy)}
 
 
 _FAULTS = (

@@ -26,6 +26,7 @@ from harness.predict.ledger import PeakName
 from harness.predict.prediction import Verdict, reserved_of
 from harness.predict.reserved import Drawn
 from harness.predict.search import Plan, Row
+from harness.predict.time_model import StepSource
 from harness.records.prediction import Source, StagePrediction
 from harness.show.json import Document, Shown, Text, at
 
@@ -45,7 +46,7 @@ class StageRow(StagePrediction, Shown):
 
 
 class SettingRow(Shown):
-    """One setting. ``reason``: why its figures are null. ``step_time_origin``: measured steps its seconds are from."""
+    """One setting. ``reason``: why its figures are null. ``step_time_origin``: what ``step_time_source`` is, in words."""
 
     layout: Text
     recompute: str = at("text")
@@ -74,6 +75,7 @@ class SettingRow(Shown):
     step_time_s: float | None = at("prediction", "time", "likely_s")
     step_time_range_s: tuple[float, float] | None = at("prediction", "time", "range_s")
     step_time_origin: str | None = at("prediction", "time", "origin")
+    step_time_source: StepSource | None = at("prediction", "time", "source")
     tflops_per_gpu: float | None = at("prediction", "tflops_per_gpu")
     mfu: float | None = at("prediction", "mfu")
     hfu: float | None = at("prediction", "hfu")

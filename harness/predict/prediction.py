@@ -20,7 +20,7 @@ from harness.predict.ranges import CLASSES, ENOUGH_ROWS, WIDENED, ClassName, spr
 from harness.predict.reserved import Drawn, Held, estimated
 from harness.predict.stages import Composer
 from harness.predict.time_model import Efficiency, StepTime, step_time, typical
-from harness.records.calibration import FittedConstant
+from harness.records.calibration import PROBED, FittedConstant
 from harness.records.prediction import PredictionRecord, Source, StagePrediction
 from harness.records.trace import ChunkTrace
 from harness.units import GIB, MIB, counted
@@ -45,7 +45,7 @@ class Constants:
 
     ``outside_allocator_bytes``: context and libraries. ``speeds``: efficiencies that replace those built in for the
     GPU. ``time_spread``: by which share a step may take more or less; None: what residuals of measured steps say.
-    ``origin``: what they were calibrated on, empty for those built in.
+    ``origin``: what they were calibrated on, empty for those built in; ``made_by``: a probe alone, or runs.
     """
 
     allocator_bytes: int = 0
@@ -53,6 +53,11 @@ class Constants:
     speeds: Mapping[str, float] = field(default_factory=dict)
     time_spread: float | None = None
     origin: str = ""
+    made_by: Literal["probe", "runs"] = "runs"
+
+    @property
+    def told(self) -> tuple[str, Literal["probe", "runs"]]:
+        return self.origin, self.made_by
 
     def efficiency(self, gpu: str) -> Efficiency:
         """Return the efficiencies of a GPU type."""
@@ -73,10 +78,14 @@ BUILT_IN = Constants()
 
 def calibrated(fitted: Iterable[FittedConstant], time_spread: float | None = None, origin: str = "") -> Constants:
     """Return the built-in constants, replaced by those of ``fitted`` that were determined."""
-    found = {constant.name: constant.value for constant in fitted if constant.value is not None}
+    known = [constant for constant in fitted if constant.value is not None]
+    found = {constant.name: constant.value for constant in known if constant.value is not None}
+    made_by: Literal["probe", "runs"] = "probe" if all(each.reason == PROBED for each in known) else "runs"
     speeds = {name: value for name, value in found.items() if not name.endswith("_bytes")}
     sizes = {name: round(value) for name, value in found.items() if name.endswith("_bytes")}
-    return Constants(**sizes, speeds=speeds, time_spread=time_spread if speeds else None, origin=origin)
+    return Constants(
+        **sizes, speeds=speeds, time_spread=time_spread if speeds else None, origin=origin, made_by=made_by
+    )
 
 
 Verdict = Literal["FITS", "TIGHT", "OOM"]
@@ -282,7 +291,15 @@ def predict(
         num_rows=found.num_rows,
         time=None
         if spec.gpu_type.is_cpu
-        else step_time(spec, busiest, constants.efficiency(spec.gpu), constants.time_spread, adam, constants.origin),
+        else step_time(
+            spec,
+            busiest,
+            constants.efficiency(spec.gpu),
+            constants.time_spread,
+            adam,
+            constants.origin,
+            constants.made_by,
+        ),
         model_flops=model_flops_per_step(spec),
         recompute_flops=recompute_flops_per_step(spec, effective),
         assumptions=rows,

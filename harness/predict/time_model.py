@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from math import inf
 from pathlib import Path
-from typing import NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 from harness.experiment.communication import Group, extent, group_bandwidth
 from harness.experiment.experiment import ExperimentSpec
@@ -109,6 +109,7 @@ def kind_of_step(spec: ExperimentSpec, time: "StepTime") -> str:
     return f"{generation_of(spec.gpu)} {pace}{'experts' if spec.model.moe else 'dense'}"
 
 
+@cache
 def sources_of(gpu: str, kind: str) -> dict[tuple[str, str], tuple[float, int]]:
     """Return the nearest measured steps of a class by GPU type and kind, which is as ``fp8 short dense``.
 
@@ -127,6 +128,30 @@ def sources_of(gpu: str, kind: str) -> dict[tuple[str, str], tuple[float, int]]:
     return {where: row for where, row in alike.items() if distance(where) == nearest}
 
 
+@dataclass(frozen=True)
+class StepSource:
+    """What the seconds of a step come from.
+
+    ``kind``: steps ``measured`` on this GPU type, ``borrowed`` from the nearest ones, or of constants of a ``probe`` or
+    of ``runs``. ``gpus``, ``rows`` and ``error``: those measured steps, and by which share predictions were off.
+    """
+
+    kind: Literal["measured", "borrowed", "probe", "runs"]
+    gpus: tuple[str, ...]
+    rows: int
+    error: float
+
+
+def source_of(gpu: str, kind: str) -> StepSource:
+    """Return the source of steps with the built-in constants; ``kind`` as of :func:`sources_of`."""
+    found = sources_of(gpu, kind)
+    rows = sum(num for _, num in found.values())
+    error = sum(share * num for share, num in found.values()) / rows
+    names = tuple(dict.fromkeys(name for name, _ in found))
+    return StepSource("measured" if (gpu, kind) in found else "borrowed", names, rows, round(error, 4))
+
+
+@cache
 def error_text(gpu: str, kind: str) -> str:
     """Say how far predictions of such steps were off; if none is measured on this GPU type, where they are from."""
     found = sources_of(gpu, kind)
@@ -174,7 +199,7 @@ class StepTime:
 
     ``low`` and ``high`` times these seconds hold 90 of 100 steps of its class, by residuals of measured ones.
     ``compute_s`` is the slowest pipeline stage without waiting. ``host_bound``: the host launches kernels more slowly
-    than the GPU finishes them. ``origin``: of the constants; of those built in as :func:`error_text`.
+    than the GPU finishes them. ``source``: of the seconds, as ``origin`` says in words.
     """
 
     compute_s: float
@@ -185,6 +210,7 @@ class StepTime:
     low: float = 1.0
     high: float = 1.0
     origin: str = ""
+    source: StepSource | None = None
 
     @cached_property
     def likely_s(self) -> float:
@@ -202,12 +228,13 @@ def step_time(
     spread: float | None = None,
     adam: Adam = "fused",
     origin: str = "",
+    made_by: Literal["probe", "runs"] = "runs",
 ) -> StepTime:
     """Return the time of ``stages[pp_rank][vp_stage]``; for GPUs only.
 
-    ``efficiency``, from ``origin``: None for the GPU's own. ``spread``: by which share a step may take more or less, if
-    known; else residuals of steps of its class give the range. Constants that do not decide a step narrow no range.
-    ``adam`` as in `model_states.adam_of`.
+    ``efficiency``, from ``origin``, ``made_by`` a probe or runs: None for the GPU's own. ``spread``: by which share a
+    step may take more or less, if known; else residuals of steps of its class give the range. Constants that do not
+    decide a step narrow no range. ``adam`` as in `model_states.adam_of`.
     """
     own, efficiency = typical(spec.gpu), efficiency or typical(spec.gpu)
     likely = Clock(spec, efficiency, adam).step(stages)
@@ -220,7 +247,9 @@ def step_time(
         ends = 1 / (1 + spread), 1 + spread
         low, high = ends if decided else (min(low, ends[0]), max(high, ends[1]))
     origin = error_text(spec.gpu, kind) + (f"; {origin}" if measured else "")
-    return replace(likely, low=min(1.0, low), high=max(1.0, high), origin=origin)
+    source = source_of(spec.gpu, kind)
+    source = replace(source, kind=made_by) if measured else source
+    return replace(likely, low=min(1.0, low), high=max(1.0, high), origin=origin, source=source)
 
 
 # What products of a step's highest precision take; no probe measures FP4.

@@ -38,11 +38,19 @@ class Document(Shown):
         return found
 
 
-class ErrorDocument(Document):
-    """Any command that ends with an error."""
+class ProblemRow(Shown):
+    """One problem of a request, and what to do about it."""
 
     error: str
     remedy: str
+
+
+class ErrorDocument(Document):
+    """Any command that ends with an error; ``errors`` has each of its problems."""
+
+    error: str
+    remedy: str
+    errors: tuple[ProblemRow, ...]
     legal_with: tuple[str, ...]
     exit_code: int
 

@@ -216,6 +216,7 @@ def test_only_the_rate_of_a_steps_own_precision_narrows_a_borrowed_range(spec_of
     spec = alone(spec_of, gpu="b200", compute_dtype="fp8_cs")
     work = ((chunk(op(dtype="fp8", flops=10**17)),),)
     before = step_time(spec, work)
-    after = step_time(spec, work, replace(typical("b200"), **measured), spread=0.05, origin="a probe")
+    after = step_time(spec, work, replace(typical("b200"), **measured), spread=0.05, origin="a probe", made_by="probe")
     assert after.origin == f"{before.origin}; a probe"
+    assert (before.source.kind, after.source) == ("borrowed", replace(before.source, kind="probe"))
     assert (after.low > before.low, after.high < before.high) == (narrows, narrows)

@@ -8,7 +8,7 @@ from harness.experiment.gpu import GPUS
 from harness.predict.probing import constants_of
 from harness.predict.products import slowdown
 from harness.predict.ranges import borrowed
-from harness.predict.time_model import KERNEL_S, error_text, sources_of
+from harness.predict.time_model import KERNEL_S, error_text, source_of, sources_of
 from harness.records.calibration import Probe, ProbedRow
 
 H100 = GPUS["h100"]
@@ -112,7 +112,10 @@ def test_seconds_name_the_measured_steps_nearest_to_them(gpu, kind, whose):
     found, text = sources_of(gpu, kind), error_text(gpu, kind)
     assert " ".join(name for name, _ in found) == whose
     assert all(f"{share * 100:.1f} % off" in text for share, _ in found.values())
-    is_own = (gpu, kind) in found
+    is_own, source = (gpu, kind) in found, source_of(gpu, kind)
+    assert (source.kind, " ".join(source.gpus)) == ("measured" if is_own else "borrowed", whose)
+    assert source.rows == sum(num for _, num in found.values())
+    assert min(found.values())[0] <= source.error <= max(found.values())[0] + 1e-4
     assert ("borrowed from" in text, f"no {gpu} {kind} step is measured" in text) == (not is_own, not is_own)
 
 
