@@ -46,7 +46,7 @@ class StageRow(StagePrediction, Shown):
 
 
 class SettingRow(Shown):
-    """One setting. ``reason``: why its figures are null. ``step_time_origin``: what ``step_time_source`` is, in words."""
+    """One setting. ``reason``: why its figures are null. ``step_time_origin``: ``step_time_source`` in words."""
 
     layout: Text
     recompute: str = at("text")

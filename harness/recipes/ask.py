@@ -100,10 +100,11 @@ class ExportOptions:
 def export_point(asked: ExperimentOptions, how: ExportOptions) -> None:
     """Print a point, or any job, as overrides of Megatron-Bridge, arguments of Megatron-LM, or a recipe file.
 
-    Takes the options of `mbr-perf check`: `--recompute mlp` exports the point with that setting. A job that a rule of
-    megatron-core 0.16.1 refuses is exported with a warning, because another release may accept it.
+    Takes the options of `mbr-perf check`: `--recompute mlp` exports the point with that setting. Exits 2 for a job that
+    a rule of megatron-core 0.16.1 refuses; where another release accepts it, `--force RULE_ID` exports it.
     """
     from harness.cli.requests import experiment_request, require_job
+    from harness.errors import BadRequestError, raise_all
     from harness.foreign.exporting import exported
     from harness.recipes.rows import ExportedDocument, refusals_of
     from harness.resolve.resolve import on_gpu_point, resolve
@@ -114,7 +115,10 @@ def export_point(asked: ExperimentOptions, how: ExportOptions) -> None:
     require_job(request)
     request = request if request.gpu else on_gpu_point(request)[0]
     job = resolve(request)
-    refused = [f"refused by rule {each.id}: {each.message}" for each in refusals_of(job.spec)]
+    found = refusals_of(job.spec, frozenset(asked.force or ()))
+    problems = {f"{each.id}: {each.message}": f"{each.fix}, or --force {each.id}" for each in found if each.blocks}
+    raise_all([BadRequestError(message, remedy=remedy) for message, remedy in problems.items()])
+    refused = [f"refused by rule {each.id}: {each.message}" for each in found]
     narrate(*(Line(f"warning: {each}", "failed", hang=2) for each in refused))
     written = exported(job.spec, how.form, (*refused, *job.notes), job.sources)
     document = ExportedDocument(form=written.form, words=written.words, remarks=written.remarks, text=written.text)

@@ -125,10 +125,10 @@ def refusals(recipe: Recipe, point: OperatingPoint) -> list[Finding]:
     return [] if point.key.inconsistent else refusals_of(resolve_point(recipe, point))
 
 
-def refusals_of(spec: ExperimentSpec) -> list[Finding]:
-    """Do as :func:`refusals`, for any job."""
+def refusals_of(spec: ExperimentSpec, force: frozenset[str] = frozenset()) -> list[Finding]:
+    """Do as :func:`refusals`, for any job; errors that ``force`` names no longer block."""
     software = Software(megatron_core=ASSUMED_MEGATRON_CORE, transformer_engine=ASSUMED_TRANSFORMER_ENGINE)
-    return [finding for finding in check(spec, software) if finding.blocks]
+    return [finding for finding in check(spec, software, force=force) if finding.severity == "error"]
 
 
 def parameter_count(spec: ExperimentSpec) -> int:

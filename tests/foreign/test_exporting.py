@@ -294,7 +294,8 @@ SFT = ("--task", "sft", "-g", "h100", "-c", "fp8_cs", "-ng", "32")
 
 
 def test_the_command_prints_what_can_be_pasted(mbr_perf):
-    answer = mbr_perf("recipes", "export", "llama3_70b", *SFT, "--as", "bridge", "--recompute", "mlp")
+    setting = ("--recompute", "mlp", "--cuda_graph_impl", "none")
+    answer = mbr_perf("recipes", "export", "llama3_70b", *SFT, "--as", "bridge", *setting)
     assert answer.code == 0
     assert "model.recompute_modules=[mlp]" in pasted(answer.out)
     chosen = mbr_perf(
@@ -304,8 +305,11 @@ def test_the_command_prints_what_can_be_pasted(mbr_perf):
 
 
 @pytest.mark.parametrize("form", ["bridge", "megatron-lm", "yaml"])
-def test_an_export_warns_of_a_job_that_a_rule_refuses(mbr_perf, form):
-    answer = mbr_perf("recipes", "export", "deepseek_v3", "-g", "h100", "-pp", "16", "--as", form)
+def test_a_job_that_a_rule_refuses_is_exported_by_force_alone_with_a_warning(mbr_perf, form):
+    job = ("recipes", "export", "deepseek_v3", "-g", "h100", "-pp", "16", "--as", form)
+    refused = mbr_perf(*job)
+    assert (refused.code, refused.out, "--force P08" in refused.err) == (2, "", True)
+    answer = mbr_perf(*job, "--force", "P08")
     first = [line for line in answer.out.splitlines()[:2] if line.startswith("# ") and "P08" in line]
     assert (answer.code, "P08" in answer.err, len(first)) == (0, True, 1)
 
