@@ -74,7 +74,7 @@ class SettingRow(Shown):
     stages: tuple[StageRow, ...] = ()
     step_time_s: float | None = at("prediction", "time", "likely_s")
     step_time_range_s: tuple[float, float] | None = at("prediction", "time", "range_s")
-    step_time_origin: str | None = at("prediction", "time", "origin")
+    step_time_origin: str | None = at("prediction", "time", "source", "text")
     step_time_source: StepSource | None = at("prediction", "time", "source")
     tflops_per_gpu: float | None = at("prediction", "tflops_per_gpu")
     mfu: float | None = at("prediction", "mfu")

@@ -380,22 +380,20 @@ def _beside_others(request: PlanRequest, layout: Layout, tracing: Tracing) -> La
     if made.limits.capacity_bytes is None or made.safe is not None:
         return layout
 
-    @cache
-    def offloading(num: int) -> Plan | None:
-        offload = spec.offload.model_copy(update={"cpu_offloading_num_layers": num})
-        settled = replace(layout.settled, spec=spec.model_copy(update={"offload": offload}))
-        return _otherwise(request, layout, settled, tracing)
-
-    def fits(num: int) -> bool:
-        return (other := offloading(num)) is not None and other.safe is not None
-
     eager = _otherwise(request, layout, layout.eager, tracing) if spec.cuda_graph.impl != "none" else None
-    own, others = spec.offload.cpu_offloading_num_layers, list[Plan]()
+    own, others = spec.offload.cpu_offloading_num_layers, list[Plan | None]()
     if own and not made.recommended:
+
+        @cache
+        def safe(num: int) -> Plan | None:
+            offload = spec.offload.model_copy(update={"cpu_offloading_num_layers": num})
+            settled = replace(layout.settled, spec=spec.model_copy(update={"offload": offload}))
+            other = _otherwise(request, layout, settled, tracing)
+            return other if other and other.safe else None
+
         more = range(own + 1, spec.model.num_layers)
-        tried = (offloading(num) for num in (0, *more[bisect_left(more, True, key=fits) :][:1]))
-        others = [other for other in tried if other and other.safe]
-    return replace(layout, plan=replace(made, without_graphs=eager, other_offloading=tuple(others)))
+        others = [safe(num) for num in (0, *more[bisect_left(more, 1, key=lambda num: bool(safe(num))) :][:1])]
+    return replace(layout, plan=replace(made, without_graphs=eager, other_offloading=(*filter(None, others),)))
 
 
 def _otherwise(request: PlanRequest, layout: Layout, settled: Settled, tracing: Tracing) -> Plan | None:

@@ -23,6 +23,7 @@ from harness.resolve.recipe import ASSUMED, Request
 from harness.resolve.resolve import recipe_of
 from harness.resolve.sweep_file import RECOMPUTE_OPTIONS, SIZES
 from harness.show.json import Shown, at
+from harness.units import grouped
 
 # How many layouts are recommended, and the multiple of the fastest step above which a search ignores a layout.
 NUM_BEST, SLOWEST = 10, 1.5
@@ -137,26 +138,22 @@ class Searched:
 
         All of them where no other size differs.
         """
-        groups = self._by_vp()
+        groups = self._by_vp
         every = map(leanest, groups) if len(groups) > 1 else (each for each in self.tried.values() if each.row)
         found = sorted(filter(None, every), key=lambda each: each.rank)
         first = leanest(found)
         return sorted(found, key=lambda each: each is not first)[:NUM_BEST]
 
+    @property
     def _by_vp(self) -> list[list[Tried]]:
-        groups = dict[Sizes, list[Tried]]()
-        for tried in self.tried.values():
-            groups.setdefault(tried.sizes._replace(vp=None), []).append(tried)
-        return [*groups.values()]
+        return [*grouped((each.sizes._replace(vp=None), each) for each in self.tried.values()).values()]
 
     def other_vps(self) -> Iterator[str]:
         """Name the other VPs with which one of the best layouts is as fast."""
-        best = self.best
-        for group in map(as_fast, self._by_vp()):
-            for each in group if len(group) > 1 else ():
-                vps = ", ".join(str(vp or "none") for vp in sorted(o.sizes.vp or 0 for o in group if o is not each))
-                if each in best:
-                    yield f"{each.name}: as fast with VP {vps}"
+        alike = ({each.sizes.vp or 0: each for each in as_fast(group)} for group in self._by_vp)
+        for group, each in ((group, each) for group in alike for each in self.best if each in group.values()):
+            if vps := [str(vp or "none") for vp in sorted(group) if vp != (each.sizes.vp or 0)]:
+                yield f"{each.name}: as fast with VP {', '.join(vps)}"
 
     @property
     def closest(self) -> "ClosestRow | None":

@@ -259,7 +259,7 @@ def _seconds(plan: Plan) -> Iterator[str]:
     row = plan.cure or plan.recommended or plan.control
     if row and row.prediction and (time := row.prediction.time):
         _, ends, unit = seconds_in_unit(time)
-        yield f"Step: {ends} {unit}" + f"; {time.origin}" * bool(time.origin)
+        yield f"Step: {ends} {unit}" + (f"; {time.source.text}" if time.source else "")
         yield from [_HOST_BOUND] * time.host_bound
 
 

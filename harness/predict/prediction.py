@@ -83,9 +83,8 @@ def calibrated(fitted: Iterable[FittedConstant], time_spread: float | None = Non
     made_by: Literal["probe", "runs"] = "probe" if all(each.reason == PROBED for each in known) else "runs"
     speeds = {name: value for name, value in found.items() if not name.endswith("_bytes")}
     sizes = {name: round(value) for name, value in found.items() if name.endswith("_bytes")}
-    return Constants(
-        **sizes, speeds=speeds, time_spread=time_spread if speeds else None, origin=origin, made_by=made_by
-    )
+    spread = time_spread if speeds else None
+    return Constants(**sizes, speeds=speeds, time_spread=spread, origin=origin, made_by=made_by)
 
 
 Verdict = Literal["FITS", "TIGHT", "OOM"]
@@ -291,15 +290,7 @@ def predict(
         num_rows=found.num_rows,
         time=None
         if spec.gpu_type.is_cpu
-        else step_time(
-            spec,
-            busiest,
-            constants.efficiency(spec.gpu),
-            constants.time_spread,
-            adam,
-            constants.origin,
-            constants.made_by,
-        ),
+        else step_time(spec, busiest, constants.efficiency(spec.gpu), constants.time_spread, adam, *constants.told),
         model_flops=model_flops_per_step(spec),
         recompute_flops=recompute_flops_per_step(spec, effective),
         assumptions=rows,

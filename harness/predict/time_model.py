@@ -6,7 +6,9 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from math import inf
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Annotated, Literal, NamedTuple, get_args
+
+from pydantic import Field
 
 from harness.experiment.communication import Group, extent, group_bandwidth
 from harness.experiment.experiment import ExperimentSpec
@@ -130,36 +132,32 @@ def sources_of(gpu: str, kind: str) -> dict[tuple[str, str], tuple[float, int]]:
 
 @dataclass(frozen=True)
 class StepSource:
-    """What the seconds of a step come from.
+    """What the seconds of a step come from; ``text``: in words.
 
-    ``kind``: steps ``measured`` on this GPU type, ``borrowed`` from the nearest ones, or of constants of a ``probe`` or
-    of ``runs``. ``gpus``, ``rows`` and ``error``: those measured steps, and by which share predictions were off.
+    ``kind``: steps ``measured`` on this GPU type, ``borrowed`` from the nearest ones, or constants of a ``probe`` or of
+    ``runs``. ``gpus``, ``rows`` and ``error``: those measured steps, and by which share predictions were off.
     """
 
     kind: Literal["measured", "borrowed", "probe", "runs"]
     gpus: tuple[str, ...]
     rows: int
     error: float
-
-
-def source_of(gpu: str, kind: str) -> StepSource:
-    """Return the source of steps with the built-in constants; ``kind`` as of :func:`sources_of`."""
-    found = sources_of(gpu, kind)
-    rows = sum(num for _, num in found.values())
-    error = sum(share * num for share, num in found.values()) / rows
-    names = tuple(dict.fromkeys(name for name, _ in found))
-    return StepSource("measured" if (gpu, kind) in found else "borrowed", names, rows, round(error, 4))
+    text: Annotated[str, Field(exclude=True)]
 
 
 @cache
-def error_text(gpu: str, kind: str) -> str:
-    """Say how far predictions of such steps were off; if none is measured on this GPU type, where they are from."""
+def source_of(gpu: str, kind: str) -> StepSource:
+    """Return how far predictions of such steps were off; if none is measured on this GPU type, where they are from."""
     found = sources_of(gpu, kind)
+    rows = sum(num for _, num in found.values())
+    error = round(sum(share * num for share, num in found.values()) / rows, 4)
+    names = tuple(dict.fromkeys(name for name, _ in found))
     if (gpu, kind) in found:
-        share, num = found[gpu, kind]
-        return f"{counted(num, f'measured {gpu} {kind} step')}: predictions were {share * 100:.1f} % off on average"
+        text = f"{counted(rows, f'measured {gpu} {kind} step')}: predictions were {error * 100:.1f} % off on average"
+        return StepSource("measured", names, rows, error, text)
     steps = (f"{counted(n, f'{name} {its} step')} ({e * 100:.1f} % off)" for (name, its), (e, n) in found.items())
-    return f"borrowed from {', '.join(steps)}: no {gpu} {kind} step is measured (see mbr-perf probe)"
+    text = f"borrowed from {', '.join(steps)}: no {gpu} {kind} step is measured (see mbr-perf probe)"
+    return StepSource("borrowed", names, rows, error, text)
 
 
 def spread_of(kind: str, spreads: Mapping[str, tuple[float, float, int]]) -> tuple[float, float, int]:
@@ -199,7 +197,7 @@ class StepTime:
 
     ``low`` and ``high`` times these seconds hold 90 of 100 steps of its class, by residuals of measured ones.
     ``compute_s`` is the slowest pipeline stage without waiting. ``host_bound``: the host launches kernels more slowly
-    than the GPU finishes them. ``source``: of the seconds, as ``origin`` says in words.
+    than the GPU finishes them. ``source``: None for steps that no constants of a GPU type time.
     """
 
     compute_s: float
@@ -209,7 +207,6 @@ class StepTime:
     host_bound: bool
     low: float = 1.0
     high: float = 1.0
-    origin: str = ""
     source: StepSource | None = None
 
     @cached_property
@@ -246,10 +243,9 @@ def step_time(
     if spread is not None:
         ends = 1 / (1 + spread), 1 + spread
         low, high = ends if decided else (min(low, ends[0]), max(high, ends[1]))
-    origin = error_text(spec.gpu, kind) + (f"; {origin}" if measured else "")
     source = source_of(spec.gpu, kind)
-    source = replace(source, kind=made_by) if measured else source
-    return replace(likely, low=min(1.0, low), high=max(1.0, high), origin=origin, source=source)
+    source = replace(source, kind=made_by, text=f"{source.text}; {origin}") if measured else source
+    return replace(likely, low=min(1.0, low), high=max(1.0, high), source=source)
 
 
 # What products of a step's highest precision take; no probe measures FP4.

@@ -217,6 +217,6 @@ def test_only_the_rate_of_a_steps_own_precision_narrows_a_borrowed_range(spec_of
     work = ((chunk(op(dtype="fp8", flops=10**17)),),)
     before = step_time(spec, work)
     after = step_time(spec, work, replace(typical("b200"), **measured), spread=0.05, origin="a probe", made_by="probe")
-    assert after.origin == f"{before.origin}; a probe"
-    assert (before.source.kind, after.source) == ("borrowed", replace(before.source, kind="probe"))
+    assert after.source == replace(before.source, kind="probe", text=f"{before.source.text}; a probe")
+    assert before.source.kind == "borrowed"
     assert (after.low > before.low, after.high < before.high) == (narrows, narrows)

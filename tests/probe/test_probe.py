@@ -8,7 +8,7 @@ from harness.experiment.gpu import GPUS
 from harness.predict.probing import constants_of
 from harness.predict.products import slowdown
 from harness.predict.ranges import borrowed
-from harness.predict.time_model import KERNEL_S, error_text, source_of, sources_of
+from harness.predict.time_model import KERNEL_S, source_of, sources_of
 from harness.records.calibration import Probe, ProbedRow
 
 H100 = GPUS["h100"]
@@ -109,10 +109,11 @@ def test_a_probe_alone_calibrates_and_plans_say_so(mbr_perf, tmp_path, monkeypat
     ("gb300", "bf16 experts", "b300 gb200 gb300"), ("h100", "bf16 host-bound experts", "h100"),
 ])  # fmt: skip
 def test_seconds_name_the_measured_steps_nearest_to_them(gpu, kind, whose):
-    found, text = sources_of(gpu, kind), error_text(gpu, kind)
+    found, source = sources_of(gpu, kind), source_of(gpu, kind)
+    text = source.text
     assert " ".join(name for name, _ in found) == whose
     assert all(f"{share * 100:.1f} % off" in text for share, _ in found.values())
-    is_own, source = (gpu, kind) in found, source_of(gpu, kind)
+    is_own = (gpu, kind) in found
     assert (source.kind, " ".join(source.gpus)) == ("measured" if is_own else "borrowed", whose)
     assert source.rows == sum(num for _, num in found.values())
     assert min(found.values())[0] <= source.error <= max(found.values())[0] + 1e-4
