@@ -1,20 +1,22 @@
-"""The request of `mbr-perf plan`, the checks that need no recipe, and notes on what a plan is made from."""
+"""The request of `mbr-perf plan`, its checks, and notes on what a plan is made from."""
 
 from dataclasses import dataclass, replace
 from itertools import product
 from math import inf
 from pathlib import Path
 
-from harness.errors import Problems, closest
+from harness.errors import BadRequestError, Problems, closest, raise_all
+from harness.experiment.effective import computation
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import SPARE
 from harness.experiment.modules import MODULES
-from harness.experiment.recompute import parse_recompute
+from harness.experiment.recompute import NoRecompute, canonical_text, parse_recompute
 from harness.experiment.software import ASSUMED_MEGATRON_CORE, Software
 from harness.launch.machine import installed_software
 from harness.predict.draws import CONSTANT, LENGTHS, ROUTING, Varied
 from harness.predict.exact import ASKED, RECOMMENDED
 from harness.predict.limits import Limits
+from harness.predict.search import Candidates
 from harness.predict.shipped_events import find_events
 from harness.predict.shipped_traces import shipped_releases
 from harness.predict.tracer import release_of, source_of
@@ -154,3 +156,23 @@ def _traces_note(release: str | None, wanted: str, installed: Software) -> str:
         have = f"the layers are those of the installed megatron-core {installed.megatron_core}"
         return f"{have}; mbr-perf brings no traces for {wanted}"
     return ""
+
+
+def chosen(found: Candidates, only: tuple[str, ...]) -> Candidates:
+    """Keep the settings of ``only`` and the one without recompute; BadRequestError names all unknown settings."""
+    if not only:
+        return found
+    rows = {canonical_text(row.spec.recompute): row for row in found.rows}
+    wanted = {canonical_text(parse_recompute(text)): text for text in only}
+    unknown = [text for key, text in wanted.items() if key not in rows]
+    problem = "not in this plan, which lists equal settings once"
+    raise_all([BadRequestError(f"--only {text}: {problem}", remedy=_instead_of(text, found)) for text in unknown])
+    keep = {*wanted, NoRecompute().text}
+    return replace(found, rows=tuple(row for key, row in rows.items() if key in keep))
+
+
+def _instead_of(text: str, found: Candidates) -> str:
+    """Name the setting of the plan that computes the same as ``text``; else all settings."""
+    spec = found.rows[0].spec.model_copy(update={"recompute": parse_recompute(text)})
+    same = [row.text for row in found.rows if computation(row.spec) == computation(spec)]
+    return f"use {same[0]}, which computes the same" if same else f"one of: {' '.join(row.text for row in found.rows)}"

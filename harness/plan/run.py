@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from pydantic import Field
 
 from harness.errors import BadRequestError, SeveralMatchError, raise_all, with_cure
-from harness.experiment.effective import Implementation, computation, settled_implementation
+from harness.experiment.effective import Implementation, settled_implementation
 from harness.experiment.experiment import CudaGraphSpec, ExperimentSpec
 from harness.experiment.layout_text import LayoutError
 from harness.experiment.recompute import NoRecompute, canonical_text, parse_recompute
@@ -21,7 +21,7 @@ from harness.launch.environment import Host
 from harness.measure.prediction import constants_for
 from harness.measure.understanding import RunRequest, Settled, settle, with_exports, with_stop
 from harness.plan.nearest import Nearest, nearest_golden
-from harness.plan.request import PlanRequest, check_plan, source_notes
+from harness.plan.request import PlanRequest, check_plan, chosen, source_notes
 from harness.predict.draws import CONSTANT, Varied
 from harness.predict.exact import ExactSetting, ExactTracing
 from harness.predict.prediction import BUILT_IN
@@ -334,33 +334,13 @@ def legal(name: str, settled: Settled, only: tuple[str, ...]) -> "_Found | Unpla
     """Return the settings of a layout, or the first rule that forbids all of them. ``only``: as `--only`."""
     implementation = settled_implementation(settled.spec)
     try:
-        found = _chosen(candidates(settled.spec, settled.software, implementation), only)
+        found = chosen(candidates(settled.spec, settled.software, implementation), only)
     except LayoutError as error:
         return Unplanned(name, f"{error.rule}: {error.message}", settled)
     if not any(candidate.is_legal for candidate in found.rows):
         first = next(finding for finding in found.rows[0].findings if finding.blocks)
         return Unplanned(name, f"{first.id}: {first.message}; {first.fix}", settled)
     return _Found(name, settled, found, required_cases(found, implementation, settled.software))
-
-
-def _chosen(found: Candidates, only: tuple[str, ...]) -> Candidates:
-    """Keep the settings of ``only`` and the one without recompute; BadRequestError names all unknown settings."""
-    if not only:
-        return found
-    rows = {canonical_text(row.spec.recompute): row for row in found.rows}
-    wanted = {canonical_text(parse_recompute(text)): text for text in only}
-    unknown = [text for key, text in wanted.items() if key not in rows]
-    problem = "not in this plan, which lists equal settings once"
-    raise_all([BadRequestError(f"--only {text}: {problem}", remedy=_instead_of(text, found)) for text in unknown])
-    keep = {*wanted, NoRecompute().text}
-    return replace(found, rows=tuple(row for key, row in rows.items() if key in keep))
-
-
-def _instead_of(text: str, found: Candidates) -> str:
-    """Name the setting of the plan that computes the same as ``text``; else all settings."""
-    spec = found.rows[0].spec.model_copy(update={"recompute": parse_recompute(text)})
-    same = [row.text for row in found.rows if computation(row.spec) == computation(spec)]
-    return f"use {same[0]}, which computes the same" if same else f"one of: {' '.join(row.text for row in found.rows)}"
 
 
 def _planned(request: PlanRequest, layout: _Found, traced: Mapping[TraceKind, Traces]) -> Layout:

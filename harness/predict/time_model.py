@@ -1,27 +1,21 @@
 """Step time: a roofline per operation at real efficiencies, pipeline bubble, gradient reduction, optimizer step."""
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from math import inf
-from pathlib import Path
-from typing import Annotated, Literal, NamedTuple, get_args
-
-from pydantic import Field
+from typing import Literal, NamedTuple, get_args
 
 from harness.experiment.communication import Group, extent, group_bandwidth
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.gpu import GPUS, PeakKey
+from harness.experiment.gpu import PeakKey
 from harness.predict.compose import ChunkCost, Op, Parameters
 from harness.predict.experts import captured, expert_launch_s
 from harness.predict.model_states import Adam, state_bytes
 from harness.predict.optimizer_time import COPY, Exchange, optimizer_seconds, quantises_on_arrival
 from harness.predict.products import Widths, slowdown_of
-from harness.predict.ranges import ENOUGH_ROWS, borrowed
+from harness.predict.ranges import StepSource, borrowed, fitted, generation_of, source_of, sources_of, step_spread
 from harness.predict.schedule import schedule_of
 from harness.records.trace import OpKind, Phase
-from harness.units import counted
 
 
 @dataclass(frozen=True)
@@ -54,34 +48,6 @@ class Efficiency:
 LIKELY = Efficiency(gemm_bf16=0.75, gemm_low_precision=0.65, attention=0.55, memory=0.80, link=0.80, network=0.80)
 
 
-@dataclass(frozen=True)
-class Fitted:
-    """What `scripts/accuracy time --fit` wrote.
-
-    ``constants``: by generation of GPUs, or GPU type, by field of `Efficiency`; Hopper's hold nearly all.
-    ``spreads``: by class of rows, between which multiples of the predicted seconds nine of ten measured ones are, and
-    the number of rows. ``errors``: by GPU type and kind (:func:`sources_of`), mean share and steps, without its model.
-    ``transfer``: as ``spreads``, of steps that are predicted without any row of their GPU type.
-    """
-
-    constants: Mapping[str, Mapping[str, float]]
-    spreads: Mapping[str, tuple[float, float, int]]
-    errors: Mapping[str, Mapping[str, tuple[float, int]]]
-    transfer: tuple[float, float, int]
-
-
-@cache
-def fitted() -> Fitted:
-    """Read the file beside this module."""
-    found = json.loads(Path(__file__).with_name("fitted_times.json").read_text())
-    return Fitted(**{name: found[name] for name in ("constants", "spreads", "errors", "transfer")})
-
-
-def generation_of(gpu: str) -> str:
-    """Return ``8.x``, ``9.x`` or ``10.x``: the first number of the GPU's compute capability, within these."""
-    return f"{min(max((GPUS[gpu].capability or (8, 0))[0], 8), 10)}.x"
-
-
 @cache
 def typical(gpu: str) -> Efficiency:
     """The efficiencies of a GPU type, else of its generation; what no row of it determines is Hopper's or fixed."""
@@ -110,75 +76,6 @@ def kind_of_step(spec: ExperimentSpec, time: "StepTime") -> str:
     pace = "short " if time.likely_s < 1 else "host-bound " if time.host_bound else ""
     return f"{generation_of(spec.gpu)} {pace}{'experts' if spec.model.moe else 'dense'}"
 
-
-@cache
-def sources_of(gpu: str, kind: str) -> dict[tuple[str, str], tuple[float, int]]:
-    """Return the nearest measured steps of a class by GPU type and kind, which is as ``fp8 short dense``.
-
-    Its own; else those of its generation, whose constants it has; else of others; its precision before another. Where
-    none is measured anywhere, those that the same part of the machine makes slow: ``host-bound experts``.
-    """
-
-    def distance(where: tuple[str, str]) -> tuple[bool, bool, bool]:
-        return generation_of(where[0]) != generation_of(gpu), where[1] != kind, where != (gpu, kind)
-
-    rows = {(name, each): row for name, kinds in fitted().errors.items() for each, row in kinds.items()}
-    of = kind.partition(" ")[2]
-    alike = {where: row for where, row in rows.items() if where[1].partition(" ")[2] == of}
-    alike = alike or {where: row for where, row in rows.items() if where[1].split()[1] == of.split()[0]}
-    nearest = min(map(distance, alike))
-    return {where: row for where, row in alike.items() if distance(where) == nearest}
-
-
-@dataclass(frozen=True)
-class StepSource:
-    """What the seconds of a step come from; ``text``: in words.
-
-    ``kind``: steps ``measured`` on this GPU type, ``borrowed`` from the nearest ones, or constants of a ``probe`` or of
-    ``runs``. ``gpus``, ``rows`` and ``error``: those measured steps, and by which share predictions were off.
-    """
-
-    kind: Literal["measured", "borrowed", "probe", "runs"]
-    gpus: tuple[str, ...]
-    rows: int
-    error: float
-    text: Annotated[str, Field(exclude=True)]
-
-
-@cache
-def source_of(gpu: str, kind: str) -> StepSource:
-    """Return how far predictions of such steps were off; if none is measured on this GPU type, where they are from."""
-    found = sources_of(gpu, kind)
-    rows = sum(num for _, num in found.values())
-    error = round(sum(share * num for share, num in found.values()) / rows, 4)
-    names = tuple(dict.fromkeys(name for name, _ in found))
-    if (gpu, kind) in found:
-        text = f"{counted(rows, f'measured {gpu} {kind} step')}: predictions were {error * 100:.1f} % off on average"
-        return StepSource("measured", names, rows, error, text)
-    steps = (f"{counted(n, f'{name} {its} step')} ({e * 100:.1f} % off)" for (name, its), (e, n) in found.items())
-    text = f"borrowed from {', '.join(steps)}: no {gpu} {kind} step is measured (see mbr-perf probe)"
-    return StepSource("borrowed", names, rows, error, text)
-
-
-def spread_of(kind: str, spreads: Mapping[str, tuple[float, float, int]]) -> tuple[float, float, int]:
-    """Return how far the seconds of a class of steps go, low and high, and the number of rows that say so.
-
-    A class with few rows takes the widest residuals of its generation's classes, or of the same class of others, times
-    :data:`WIDENED`. No range is narrower than runs of equal settings differ.
-    """
-    generation, _, own = kind.partition(" ")
-    low, high, num_rows = spreads.get(kind, (1.0, 1.0, 0))
-    if num_rows >= ENOUGH_ROWS or not spreads:
-        return min(low, 1 - _REPEATS), max(high, 1 + _REPEATS), num_rows
-    alike = {name: row for name, row in spreads.items() if ("short" in name) == ("short" in kind)}
-    near = [row for name, row in alike.items() if name.split()[0] == generation or name.partition(" ")[2] == own]
-    near = near or list(spreads.values())
-    low, high = min(row[0] for row in near), max(row[1] for row in near)
-    return 1 / (1 + WIDENED * (1 / low - 1)), 1 + WIDENED * (high - 1), num_rows
-
-
-WIDENED = 1.25
-_REPEATS = 0.02  # results/accuracy/time.md, noise of published runs
 
 # What runs again takes the host's processor alone; launch_s and call_s also hold the waits of published steps. A simple
 # operation takes AGAIN of launch_s: chosen by hand, with published costs of Moonlight's settings in view. A product, a
@@ -235,7 +132,7 @@ def step_time(
     """
     own, efficiency = typical(spec.gpu), efficiency or typical(spec.gpu)
     likely = Clock(spec, efficiency, adam).step(stages)
-    kind, (low, high, _) = kind_of_error(spec, likely), spread_of(kind_of_step(spec, likely), fitted().spreads)
+    kind, (low, high, _) = kind_of_error(spec, likely), step_spread(kind_of_step(spec, likely), fitted().spreads)
     measured = {name for name, value in vars(efficiency).items() if value != getattr(own, name)}
     decided = measured >= {_RATE[spec.precision.peak], *(("launch_s", "call_s") if likely.host_bound else ())}
     if not decided and (spec.gpu, kind) not in sources_of(spec.gpu, kind):

@@ -13,22 +13,14 @@ import numpy as np
 from page import data_text
 from times_steps import SCATTER, Step
 
-from harness.predict import time_model
+from harness.predict import ranges, time_model
 from harness.predict.calibration import least_squares
-from harness.predict.ranges import ENOUGH_ROWS, borrowed
-from harness.predict.time_model import (
-    LIKELY,
-    WIDENED,
-    Efficiency,
-    StepTime,
-    base_of,
-    kind_of_error,
-    spread_of,
-)
+from harness.predict.ranges import ENOUGH_ROWS, STEPS_WIDENED, borrowed, step_spread
+from harness.predict.time_model import LIKELY, Efficiency, StepTime, base_of, kind_of_error
 from harness.records.store import write_atomically
 from harness.units import grouped
 
-FILE = Path(time_model.__file__).with_name("fitted_times.json")
+FILE = Path(ranges.__file__).with_name("fitted_times.json")
 
 # Where the fit starts: at the values that other GPUs keep. Collectives without NVLS, which the settings of the rows turn off,
 # start lower. The seconds of the host are guesses to start from: an operation of torch with its autograd node, and a call of a module
@@ -114,13 +106,13 @@ class Fit:
         compared, without_type = (
             [x for x in of if x.step.spec.gpu != gpu] for of in (self.compared, self.without_type)
         )
-        low, high = borrowed(spread_of(row.kind, spreads(compared))[:2], _transfer(without_type))
+        low, high = borrowed(step_spread(row.kind, spreads(compared))[:2], _transfer(without_type))
         return row.time.likely_s * low, row.time.likely_s * high
 
     def range_of(self, row: Compared) -> tuple[float, float]:
         """Seconds that hold nine of ten steps, from residuals of other models' rows."""
         others = spreads(each for each in self.compared if each.step.model != row.step.model)
-        low, high, _ = spread_of(row.kind, others)
+        low, high, _ = step_spread(row.kind, others)
         return row.time.likely_s * min(1.0, low), row.time.likely_s * max(1.0, high)
 
 
@@ -223,7 +215,7 @@ def _spread(ratios: Sequence[float], num_alike: int) -> tuple[float, float, int]
     """
     low, high = min(1.0, percentile(ratios, 0.05)), max(1.0, percentile(ratios, 0.95))
     if num_alike < ENOUGH_ROWS:
-        low, high = 1 / (1 + WIDENED * (1 / low - 1)), 1 + WIDENED * (high - 1)
+        low, high = 1 / (1 + STEPS_WIDENED * (1 / low - 1)), 1 + STEPS_WIDENED * (high - 1)
     if num_alike < FEW_MODELS:
         low, high = min(low, 1 / high), max(high, 1 / low)
     return low, high, len(ratios)
@@ -250,5 +242,5 @@ def write(found: Fit) -> None:
         "written_by": "scripts/accuracy time --fit",
     }
     write_atomically(FILE, data_text(document))
-    time_model.fitted.cache_clear()
+    ranges.fitted.cache_clear()
     time_model.typical.cache_clear()

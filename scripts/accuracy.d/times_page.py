@@ -10,8 +10,8 @@ from typing import Any
 from page import plain, signed, table
 from times_fit import BOUNDS, BOUNDS_OF_OTHERS, FEW_MODELS, MEANING, START, Compared, Fit
 
-from harness.predict.ranges import ENOUGH_ROWS
-from harness.predict.time_model import WIDENED, kind_of_error, spread_of
+from harness.predict.ranges import ENOUGH_ROWS, STEPS_WIDENED, step_spread
+from harness.predict.time_model import kind_of_error
 from harness.units import counted, grouped
 
 # Measured times that differ by less are noise, and no pair.
@@ -156,12 +156,12 @@ def lines(found: Fit, left_out: Mapping[str, str]) -> list[str]:
         "Errors by GPU type and kind of step, as `plan` prints them:", "",
         *table("steps of | rows: | off on average: | at worst: | inside the range:", errors(found)), "",
         f"`plan` multiplies its seconds by `low` and `high`: the 5th and 95th percentile of a class's measured over predicted seconds, "
-        f"{WIDENED:g} times as wide where they are of fewer than {ENOUGH_ROWS} models, of fewer than {FEW_MODELS} as far down as up, because so few may "
+        f"{STEPS_WIDENED:g} times as wide where they are of fewer than {ENOUGH_ROWS} models, of fewer than {FEW_MODELS} as far down as up, because so few may "
         "all err one way, and with experts then at least as wide as of dense models. "
-        f"A class with fewer than {ENOUGH_ROWS} rows takes the widest of these ranges of its generation's classes and of the same class of others, {WIDENED:g} times as wide; "
+        f"A class with fewer than {ENOUGH_ROWS} rows takes the widest of these ranges of its generation's classes and of the same class of others, {STEPS_WIDENED:g} times as wide; "
         "short steps take those of short ones.", "",
         *table("class | rows: | low: | high:", (
-            (name, n, *(f"{end:.2f}" for end in spread_of(name, found.spreads)[:2])) for name, (_, _, n) in sorted(found.spreads.items())
+            (name, n, *(f"{end:.2f}" for end in step_spread(name, found.spreads)[:2])) for name, (_, _, n) in sorted(found.spreads.items())
         )), "",
         *_types_lines(found),
         *_tables(found),

@@ -19,9 +19,10 @@ from harness.experiment.recompute import parse_recompute
 from harness.launch.environment import Host
 from harness.predict.compose import ChunkCost, Op, Work
 from harness.predict.experts import at_pace
+from harness.predict.ranges import generation_of
 from harness.predict.search import Traces
 from harness.predict.stages import Composer
-from harness.predict.time_model import Clock, Efficiency, StepTime, generation_of, kind_of_step, step_time
+from harness.predict.time_model import Clock, Efficiency, StepTime, kind_of_step, step_time
 from harness.resolve.recipe import Request
 from harness.resolve.resolve import resolve
 

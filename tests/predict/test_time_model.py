@@ -10,15 +10,8 @@ from harness.experiment.model import MoeModel
 from harness.predict.compose import ChunkCost, Parameters, PassSizes, Work
 from harness.predict.experts import captured
 from harness.predict.optimizer_time import COPY, host_seconds, muon_flops
-from harness.predict.time_model import (
-    AGAIN,
-    ATTENTION,
-    CALL,
-    kind_of_step,
-    spread_of,
-    step_time,
-    typical,
-)
+from harness.predict.ranges import step_spread
+from harness.predict.time_model import AGAIN, ATTENTION, CALL, kind_of_step, step_time, typical
 from harness.records.trace import OpCost
 
 H100 = GPUS["h100"]
@@ -134,12 +127,12 @@ def test_gpu_and_host_delay_each_other_where_both_take_as_long(spec_of):
 
 def test_a_class_with_few_rows_takes_the_widest_range_of_its_neighbours():
     spreads = {"9.x dense": (0.9, 1.1, 20), "9.x experts": (0.8, 1.5, 4), "8.x experts": (1.0, 1.0, 12)}
-    assert spread_of("9.x dense", spreads) == (0.9, 1.1, 20)
-    assert spread_of("9.x dense", {"9.x dense": (1.01, 1.1, 20)}) == (0.98, 1.1, 20)  # equal settings differ by 2 %
-    low, high, rows = spread_of("9.x experts", spreads)
+    assert step_spread("9.x dense", spreads) == (0.9, 1.1, 20)
+    assert step_spread("9.x dense", {"9.x dense": (1.01, 1.1, 20)}) == (0.98, 1.1, 20)  # equal settings differ by 2 %
+    low, high, rows = step_spread("9.x experts", spreads)
     assert (low, high, rows) == (pytest.approx(1 / (1 + 1.25 / 4)), pytest.approx(1 + 1.25 * 0.5), 4)
-    assert spread_of("10.x experts", spreads)[2] == 0
-    assert spread_of("9.x experts", spreads | {"9.x short experts": (0.1, 9.0, 40)})[:2] == (low, high)
+    assert step_spread("10.x experts", spreads)[2] == 0
+    assert step_spread("9.x experts", spreads | {"9.x short experts": (0.1, 9.0, 40)})[:2] == (low, high)
 
 
 @pytest.mark.parametrize(("flops", "launches", "kind"), [(0.5, 0, "short "), (2, 0, ""), (2, 3, "host-bound ")])

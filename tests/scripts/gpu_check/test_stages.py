@@ -267,7 +267,10 @@ def test_probed_constants_that_no_gpu_reaches_fail(machine, fault, failing):
     (case,) = probe(runs)
     assert [check.name for check in case.checks if check.verdict == "fail"] == failing
     if not fault:
-        assert (case.facts["gpu"], case.facts["constants"]["call_s"]) == ("h200", pytest.approx(6e-5 / 0.7268, rel=0.01))
+        assert (case.facts["gpu"], case.facts["constants"]["call_s"]) == (
+            "h200",
+            pytest.approx(6e-5 / 0.7268, rel=0.01),
+        )
         return
     (case,) = probe(machine(rehearse=True))  # a processor's rates are no constants
     assert (case.verdict, case.facts) == ("skipped", {})
