@@ -4,7 +4,6 @@ import errno
 import os
 import signal
 import socket
-import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -39,8 +38,7 @@ class _Stat:
 
 def adopt_orphans() -> None:
     """Let grandchildren whose parent was killed become children of this process, so that it can end them."""
-    if sys.platform == "linux":
-        prctl(PR_SET_CHILD_SUBREAPER, 1)
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def identify(pid: int) -> Process | None:

@@ -3,9 +3,7 @@
 import os
 import socket
 import subprocess
-import sys
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,10 +42,6 @@ class WarmProcess:
             device = ("--device", "cpu" if plan.without_gpu else "cuda")
             argv = (plan.python, "-m", "harness.engine.warm_parent", "--channel", str(theirs.fileno()), *device)
             self.process = start_process(plan, argv, plan.launcher_log, set_by_torchrun(plan), (theirs.fileno(),))
-
-    @property
-    def is_alive(self) -> bool:
-        return self.process.poll() is None
 
     def start(self, plan: LaunchPlan, give_up: Callable[[], bool]) -> Child | Refused:
         """Return an agent for the plan. ``give_up`` is asked now and then, and ends the wait for the imports."""
@@ -151,7 +145,7 @@ class WarmParents:
     """
 
     def __init__(self) -> None:
-        self._parents: OrderedDict[object, WarmProcess] = OrderedDict()
+        self._parents: dict[object, WarmProcess] = {}  # the last used at the end
         self._unfit: dict[object, Refused] = {}
 
     def __enter__(self) -> "WarmParents":
@@ -164,8 +158,6 @@ class WarmParents:
     def start(self, plan: LaunchPlan, give_up: Callable[[], bool] = lambda: False) -> Child | Refused:
         """Return an agent for the plan, or why it must start afresh. ``give_up`` ends the wait."""
         key = _key(plan)
-        if sys.platform != "linux":
-            return Refused("warm parents need Linux", for_good=True)
         if key in self._unfit:
             return self._unfit[key]
         adopt_orphans()  # an agent becomes this process's own child
@@ -177,15 +169,14 @@ class WarmParents:
         return answer
 
     def _parent(self, plan: LaunchPlan) -> WarmProcess:
-        key = _key(plan)
-        if key in self._parents and not self._parents[key].is_alive:
-            self._parents.pop(key).close()
-        if key not in self._parents:
-            while len(self._parents) >= KEEP:
-                self._parents.popitem(last=False)[1].close()
-            self._parents[key] = WarmProcess(plan)
-        self._parents.move_to_end(key)
-        return self._parents[key]
+        parent = self._parents.pop(_key(plan), None)
+        if parent is not None and parent.process.poll() is not None:
+            parent.close()
+            parent = None
+        while parent is None and len(self._parents) >= KEEP:
+            self._parents.pop(next(iter(self._parents))).close()
+        self._parents[_key(plan)] = parent or WarmProcess(plan)
+        return self._parents[_key(plan)]
 
 
 def _key(plan: LaunchPlan) -> object:

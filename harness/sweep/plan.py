@@ -43,10 +43,7 @@ CellDraft = Draft[AskedCell]
 
 
 def draft(request: SweepRequest, axes: tuple[SweptAxis, ...], host: Host) -> tuple[CellDraft, ...]:
-    """Check every cell. Leaves out cells whose values of ``axes`` equal another's; cells equal in effect name a twin.
-
-    BadRequestError with all problems when no cell may run.
-    """
+    """Check every cell. Leaves out cells whose values of ``axes`` equal another's; errors as :func:`with_twins`."""
     control = control_values(axes, read_control(request.control, axes))
     expansion = Expansion(request.asked, axes, control, lambda asked: every_setting(request, asked, host))
     drafts = dict[tuple[tuple[str, str], ...], CellDraft]()
