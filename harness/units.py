@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
+from itertools import groupby
 from typing import TypeVar
 
 GIB = 1024**3
@@ -53,12 +54,8 @@ def sentence(text: str) -> str:
 
 def ranks_text(ranks: Sequence[int]) -> str:
     """Return ``rank 4`` or ``ranks 0-3, 7`` for ranks in ascending order."""
-    runs: list[list[int]] = []
-    for rank in ranks:
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
+    in_a_row = groupby(enumerate(ranks), lambda each: each[1] - each[0])
+    runs = [[rank for _, rank in run] for _, run in in_a_row]
     listed = ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
     return f"rank{'s' * (len(ranks) != 1)} {listed}"
 

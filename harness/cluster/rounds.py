@@ -33,7 +33,7 @@ from harness.records.job import (
 from harness.records.store import write_record
 from harness.records.strict_json import read_document
 from harness.show.terminal import narrate
-from harness.units import command_text
+from harness.units import command_text, grouped
 
 _CANCEL_PATIENCE_S = 60.0
 
@@ -61,7 +61,7 @@ class JobPerEntry(Generic[Entry]):
         was_over = {
             folder for folder, job_dir in at_work.items() if controller.state(watched(job_dir).submitted).has_ended
         }
-        for of_entry in by_entry(due):
+        for of_entry in grouped((run.entry.name, run) for run in due).values():
             folder = self._folder(of_entry[0])
             if folder in self._left_alone:
                 continue
@@ -192,12 +192,6 @@ class JobPerEntry(Generic[Entry]):
                 if self._folder(item) not in was_over:
                     again = f"run it again with {command_text(self.batch.command, '--resume', self.batch.folder)}"
                     self._leave_alone(item, f"{reason}; {again}")
-
-
-def by_entry(due: Sequence[DueRun[Entry]]) -> Iterator[Sequence[DueRun[Entry]]]:
-    """Yield the due runs of each entry, in the order of their first runs."""
-    for name in dict.fromkeys(run.entry.name for run in due):
-        yield [run for run in due if run.entry.name == name]
 
 
 def entry_job(batch: Batch[Entry], due: Sequence[DueRun[Entry]], options: JobOptions, results: Path) -> JobRequest:

@@ -6,6 +6,7 @@ from pydantic import BeforeValidator, Field
 
 from harness.experiment.frozen import Frozen
 from harness.experiment.model import Count
+from harness.units import counted, grouped
 
 
 class BulkOverlap(Frozen):
@@ -71,11 +72,8 @@ class UserBuffers(Frozen):
 
     def __str__(self) -> str:
         """List GEMMs with their SMs by method: ``bulk qkv_dgrad 4 SMs, fc1_dgrad 2 SMs; pipeline fc1_fprop 24 SMs``."""
-        by_method: dict[str, list[str]] = {}
-        for name, buffer in self:
-            if buffer is not None:
-                sms = f"{name} {buffer.num_sm} SM{'s' if buffer.num_sm > 1 else ''}"
-                by_method.setdefault(buffer.method, []).append(sms)
+        set_here = ((name, buffer) for name, buffer in self if buffer is not None)
+        by_method = grouped((each.method, f"{name} {counted(each.num_sm, 'SM')}") for name, each in set_here)
         return "; ".join(f"{method} {', '.join(gemms)}" for method, gemms in by_method.items())
 
 

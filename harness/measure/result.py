@@ -71,12 +71,9 @@ def _rank_blocks(record: RunRecord) -> Iterator[Block]:
 def _shown(ranks: tuple[RankRecord, ...]) -> list[RankRecord]:
     if len(ranks) <= MAX_ROWS:
         return list(ranks)
-    fullest: dict[int, RankRecord] = {}
-    for rank in ranks:
-        best = fullest.get(rank.coordinates.pp)
-        if best is None or (readings.allocated(rank) or 0) > (readings.allocated(best) or 0):
-            fullest[rank.coordinates.pp] = rank
-    chosen = {rank.rank for rank in fullest.values()} | {rank.rank for rank in ranks if rank.failure}
+    by_stage = grouped((rank.coordinates.pp, rank) for rank in ranks)
+    fullest = {max(own, key=lambda rank: readings.allocated(rank) or 0).rank for own in by_stage.values()}
+    chosen = fullest | {rank.rank for rank in ranks if rank.failure}
     return [rank for rank in ranks if rank.rank in chosen][: max(MAX_ROWS, len(fullest))]
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from harness.batch.engine import begun, holding, play, play_here
 from harness.batch.launches import require_same_software
-from harness.cluster.rounds import JobPerEntry, by_entry, entry_job
+from harness.cluster.rounds import JobPerEntry, entry_job
 from harness.cluster.showing import JobDisplay
 from harness.cluster.submission import controller_of
 from harness.errors import BadRequestError, ExitCode, HarnessError
@@ -30,6 +30,7 @@ from harness.records.job import JobOptions
 from harness.records.night import NIGHTS, NightCase, NightData, NightPlan, read_night
 from harness.show.page import Line
 from harness.show.terminal import pass_time
+from harness.units import grouped
 
 
 def dry_run_night(request: NightRequest, display: NightDisplay) -> ExitCode:
@@ -98,7 +99,8 @@ def night_jobs(plan: NightPlan, options: JobOptions, host: Host, results: Path) 
     night = NightBatch(results / NIGHTS / "NIGHT", host, plan)
     unbegun = NightData(night.folder, plan, tuple(NightCase(case, ()) for case in plan.cases), ())
     due = due_round(unbegun, night.suspicion)
-    return tuple(entry_job(night, of_case, options, results).checked(host) for of_case in by_entry(due))
+    by_case = grouped((run.entry.name, run) for run in due)
+    return tuple(entry_job(night, runs, options, results).checked(host) for runs in by_case.values())
 
 
 def _answer(night: NightBatch, judge: NightJudge, display: NightDisplay, signal: int | None) -> ExitCode:

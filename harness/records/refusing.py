@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from pydantic import AfterValidator, field_validator
 
-from harness.errors import BadRequestError, Problems, nearest
+from harness.errors import BadRequestError, nearest
 from harness.experiment.frozen import Frozen
 
 Keys = tuple[str | int, ...]
@@ -48,10 +48,10 @@ def refusing(read: Callable[..., Read]) -> Callable[[object], Read]:
     """Turn ``read`` into a validator. Its BadRequestError is reported at the value."""
 
     def validated(value: object) -> Read:
-        problems = Problems()
-        with problems.collecting():
+        try:
             return read(value)
-        raise RefusedError([((), error) for error in problems.found])
+        except BadRequestError as error:
+            raise RefusedError([((), each) for each in error.problems]) from error
 
     return validated
 
