@@ -99,13 +99,11 @@ class JobPerEntry(Generic[Entry]):
         self.batch.starts(due[0])
         try:
             submitted = submit(prepare(record, self.batch.host), controller)
-        except BadRequestError as error:
-            if is_first and controller.wrong_option.search(error.message):
+        except (BadRequestError, NotSubmittedError) as error:
+            is_shared = isinstance(error, BadRequestError) and controller.wrong_option.search(error.message)
+            if is_first and is_shared:
                 drop_unstarted(record.runs)
                 raise
-            self._unstarted(record, error)
-            return None
-        except NotSubmittedError as error:
             self._unstarted(record, error)
             return None
         except RunFailedError as error:

@@ -6,7 +6,7 @@ import socket
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from harness.errors import BadRequestError, Problems, raise_all
+from harness.errors import BadRequestError, Problems
 from harness.experiment.experiment import ExperimentSpec
 from harness.launch.environment import EnvVar, Host, child_environment
 from harness.records.collect import outcome_of_node
@@ -212,16 +212,12 @@ def _origin(variable: EnvVar) -> str:
 def build_plan(request: LaunchRequest) -> LaunchPlan:
     """Build the torchrun plan of this node. BadRequestError lists all problems of nodes, limits and variables."""
     spec, host, run_dir, nodes = request.spec, request.host, request.run_dir.absolute(), request.nodes
-    settings, problems = request.settings, [*request.settings.problems, *node_problems(spec, nodes)]
-    env: tuple[EnvVar, ...] = ()
+    settings, problems = request.settings, Problems([*request.settings.problems, *node_problems(spec, nodes)])
     num_local_ranks = spec.ranks_per_node(nodes.nnodes)
-    try:
-        env = child_environment(
-            spec, host.shell, settings.pass_env, num_local_ranks, num_cores=host.num_cores, nnodes=nodes.nnodes
-        )
-    except BadRequestError as error:
-        problems.append(error)
-    raise_all(problems)
+    cores = {"num_cores": host.num_cores, "nnodes": nodes.nnodes}
+    env = problems.having(
+        problems.tried(lambda: child_environment(spec, host.shell, settings.pass_env, num_local_ranks, **cores))
+    )
     out = run_dir / "ranks" / f"nvml_{re.sub(r'[^A-Za-z0-9._-]', '_', host.hostname)}.json"
     is_free = nodes.nnodes == 1 and nodes.master_port is None
     port = free_port() if is_free else nodes.master_port or DEFAULT_PORT

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 from pathlib import Path
 
-from harness.errors import BadRequestError, nearest, os_errors_reported, raise_all
+from harness.errors import BadRequestError, Problems, nearest, os_errors_reported
 from harness.experiment.effective import NO_SOFTWARE
 from harness.experiment.gpu import GPUS
 from harness.experiment.software import Software
@@ -68,22 +68,18 @@ def _require_any(calibration: Calibration) -> None:
 
 
 def _records(references: Sequence[str]) -> list[RunRecord]:
-    records: dict[str, RunRecord] = {}
-    problems = []
+    records, problems = dict[str, RunRecord](), Problems()
     for reference in references:
         folder = Path(reference)
         within = folder.is_dir() and not (folder / RECORD).exists()
         paths: list[str | Path] = sorted(folder.rglob(RECORD)) if within else [reference]
         if not paths:
-            problems.append(BadRequestError(f"--calibrate {reference}: no {RECORD} in it or below", remedy=_WANTED))
+            problems.add(f"--calibrate {reference}: no {RECORD} in it or below", _WANTED)
         for path in paths:
-            try:
+            with problems.collecting():
                 record = read_run(path)
-            except BadRequestError as error:
-                problems.append(error)
-                continue
-            records[record.run_id] = record
-    raise_all(problems)
+                records[record.run_id] = record
+    problems.raise_if_any()
     return list(records.values())
 
 

@@ -280,12 +280,8 @@ def rank_environment(
     """Return the variables of the ranks, and findings on problems with them or with the nodes."""
     is_given = nodes.nnodes > 1
     nnodes = nodes.nnodes if is_given else spec.num_nodes
-    problems = [*launcher_problems(launch), *(node_problems(spec, nodes) if is_given else ())]
-    env: dict[str, str] | None = None
-    how = {"num_cores": host.num_cores, "nnodes": nnodes}
-    try:
-        found = child_environment(spec, host.shell, launch.pass_env, spec.ranks_per_node(nnodes), **how)
-        env = {variable.name: variable.value for variable in found}
-    except BadRequestError as error:
-        problems += error.problems
-    return env, [Finding(id="LAUNCH", severity="error", message=p.message, fix=p.remedy) for p in problems]
+    problems = Problems([*launcher_problems(launch), *(node_problems(spec, nodes) if is_given else ())])
+    ranks, how = spec.ranks_per_node(nnodes), {"num_cores": host.num_cores, "nnodes": nnodes}
+    found = problems.tried(lambda: child_environment(spec, host.shell, launch.pass_env, ranks, **how))
+    env = None if found is None else {variable.name: variable.value for variable in found}
+    return env, [Finding(id="LAUNCH", severity="error", message=p.message, fix=p.remedy) for p in problems.found]
