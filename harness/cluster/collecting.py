@@ -14,12 +14,11 @@ from harness.launch.environment import this_host
 from harness.measure.ranks import status_of, suspicions
 from harness.records.collect import LaunchOutcome, collect
 from harness.records.job import (
-    ATTEMPTS,
     LOGS,
-    JobAttempt,
     JobRecord,
     JobRun,
     SubmittedRecord,
+    attempts_of,
     past_time_limit,
     read_submitted,
 )
@@ -122,8 +121,8 @@ def collect_ended(job: JobRecord, submitted: SubmittedRecord, state: JobState, w
 
 def begun_again(job: JobRecord, state: JobState) -> str:
     """Say why Kubernetes started the first pod again, which then ran nothing; empty if it did not, and for Slurm."""
-    attempts = () if job.options.serves_nodes else sorted((Path(job.job_dir) / ATTEMPTS).glob("*.json"))
-    refused = [why for path in attempts for why in read_document(path, JobAttempt).refused]
+    attempts = () if job.options.serves_nodes else attempts_of(Path(job.job_dir))
+    refused = [why for attempt in attempts for why in attempt.refused]
     code = state.exit_code and f"exit code {state.exit_code}"
     unknown = "cause unknown: the TrainJob was deleted" if state.state == "DELETED" else ""
     cause = ", ".join(filter(None, (state.reason, code))) or unknown
@@ -228,7 +227,7 @@ def before_python(job: JobRecord) -> str:
 
     Empty if a node did start, or if the job printed nothing.
     """
-    if any((Path(job.job_dir) / ATTEMPTS).glob("*.json")):
+    if attempts_of(Path(job.job_dir)):
         return ""
     lines = [line.strip() for text in log_ends(job) for line in _STEERING.sub("", text).splitlines()]
     printed = [line for line in lines if line and not _CONSEQUENCE.match(line)]

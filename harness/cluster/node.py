@@ -25,13 +25,13 @@ from harness.measure.prediction import KeptPrediction
 from harness.measure.understanding import Understood
 from harness.records.collect import LaunchOutcome, outcome_of_node
 from harness.records.job import (
-    ATTEMPTS,
     MEETING,
     JobRecord,
     JobRun,
     Meeting,
     SubmittedRecord,
     attempt_path,
+    attempts_of,
     past_time_limit,
 )
 from harness.records.run import RunRecord
@@ -85,7 +85,7 @@ def place_of(job: JobRecord, shell: Mapping[str, str]) -> Place:
     else:
         rank, head = number("PET_NODE_RANK"), shell.get("PET_MASTER_ADDR", "")
         # Kubernetes counts no restarts of a job; a first node that finds an attempt has been started again.
-        begun = len(list((Path(job.job_dir) / ATTEMPTS).glob("*.json"))) if rank == 0 else 0
+        begun = len(attempts_of(Path(job.job_dir))) if rank == 0 else 0
         place = Place(job.name, begun, rank, number("PET_NNODES"), shell.get(NODE_NAME, head), head)
         if not head:
             problems.append(BadRequestError("PET_MASTER_ADDR is not set", remedy=remedy))

@@ -20,18 +20,16 @@ from harness.launch.environment import Host
 from harness.launch.jobs import cluster_job
 from harness.records.folders import new_folder
 from harness.records.job import (
-    ATTEMPTS,
     JOBS,
     LOGS,
-    JobAttempt,
     JobOptions,
     JobRecord,
+    attempts_of,
     job_dirs,
     read_job,
     read_submitted,
 )
 from harness.records.store import write_record
-from harness.records.strict_json import read_document
 from harness.show.terminal import narrate
 from harness.units import command_text, grouped
 
@@ -117,7 +115,7 @@ class JobPerEntry(Generic[Entry]):
         found = {path.read_text().strip() for path in folder.glob(f"*/{NODE_FILE.format('*')}")}
         for job_dir, _, entry in self._jobs():
             if entry == folder:
-                found |= {read_document(path, JobAttempt).nodes for path in (job_dir / ATTEMPTS).glob("*.json")}
+                found |= {attempt.nodes for attempt in attempts_of(job_dir)}
         return ",".join(sorted(found))
 
     def _jobs(self) -> Iterator[tuple[Path, JobRecord, Path]]:

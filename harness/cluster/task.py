@@ -20,7 +20,7 @@ from harness.launch.plan import free_port
 from harness.launch.warm import WarmParents
 from harness.records.collect import LaunchOutcome, outcome_of_node
 from harness.records.folders import closed_to_others
-from harness.records.job import ATTEMPTS, JobAttempt, JobRecord, JobRun, attempt_path, read_job, time_limit_note
+from harness.records.job import JobAttempt, JobRecord, JobRun, attempt_path, attempts_of, read_job, time_limit_note
 from harness.records.store import RECORD, write_atomically, write_once
 from harness.records.strict_json import read_document
 from harness.show.page import AMOUNT
@@ -49,8 +49,7 @@ def main(argv: Sequence[str] | None = None, part: Part | None = None) -> int:
     except HarnessError as error:
         narrate(f"error: {error}")
         code = error.exit_code
-    begun = any((asked.job_dir / ATTEMPTS).glob("*.json"))
-    return 0 if begun and not read_job(asked.job_dir).options.serves_nodes else int(code)
+    return 0 if attempts_of(asked.job_dir) and not read_job(asked.job_dir).options.serves_nodes else int(code)
 
 
 def run_task(job_dir: Path, master_addr: str | None, part: Part) -> ExitCode:
@@ -117,21 +116,15 @@ def _begin(node: NodeOfJob) -> JobAttempt:
 
 def _reasons_to_refuse(job: JobRecord, place: Place) -> tuple[str, ...]:
     """A run is measured once, whole, in its own folder. A second attempt needs a new job."""
-    reasons = []
-    if place.restart_count:
-        reasons.append(
-            f"{job.options.cluster} restarted job {place.job_id} ({counted(place.restart_count, 'time')}) "
-            f"on {place.nodes}: mbr-perf does not continue half a run"
-        )
-    before = Path(job.job_dir) / ATTEMPTS
-    for path in sorted(before.glob("*.json")):
-        attempt = read_document(path, JobAttempt)
-        if not attempt.refused:
-            reasons.append(f"job {attempt.job_id} already ran it at {attempt.started_at} on {attempt.nodes}")
-    for run in job.runs:
-        if (Path(run.run_dir) / RECORD).exists() or any(Path(run.run_dir, "ranks").glob("*")):
-            reasons.append(f"{run.run_dir} already holds a run")
-    return tuple(reasons)
+    restarted = f"{job.options.cluster} restarted job {place.job_id} ({counted(place.restart_count, 'time')})"
+    begun = [attempt for attempt in attempts_of(Path(job.job_dir)) if not attempt.refused]
+    folders = (Path(run.run_dir) for run in job.runs)
+    held = [each for each in folders if (each / RECORD).exists() or any((each / "ranks").glob("*"))]
+    return (
+        *[f"{restarted} on {place.nodes}: mbr-perf does not continue half a run"] * (place.restart_count > 0),
+        *(f"job {each.job_id} already ran it at {each.started_at} on {each.nodes}" for each in begun),
+        *(f"{folder} already holds a run" for folder in held),
+    )
 
 
 def _runs(node: NodeOfJob, _: JobAttempt) -> ExitCode:

@@ -202,6 +202,11 @@ def attempt_path(job_dir: Path, job_id: str, restart_count: int) -> Path:
     return job_dir / ATTEMPTS / f"{job_id}.{restart_count}.json"
 
 
+def attempts_of(job_dir: Path) -> list[JobAttempt]:
+    """Read every attempt at a job."""
+    return [read_document(path, JobAttempt) for path in sorted((job_dir / ATTEMPTS).glob("*.json"))]
+
+
 def job_text(record: JobRecord) -> str:
     """Return the text of ``job.json``. BadRequestError if a value is not valid UTF-8."""
     try:
