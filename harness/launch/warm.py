@@ -5,7 +5,6 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 
@@ -23,12 +22,12 @@ CLOSE_S = 2.0
 LISTEN_S = 0.1
 
 
-@dataclass(frozen=True)
-class Refused:
-    """The reason for a missing agent. ``for_good``: this environment will always be refused."""
+class RefusedError(Exception):
+    """Why there is no agent. ``for_good``: this environment will always be refused."""
 
-    reason: str
-    for_good: bool = False
+    def __init__(self, reason: str, *, for_good: bool = False) -> None:
+        super().__init__(reason)
+        self.for_good = for_good
 
 
 class WarmProcess:
@@ -43,14 +42,12 @@ class WarmProcess:
             argv = (plan.python, "-m", "harness.engine.warm_parent", "--channel", str(theirs.fileno()), *device)
             self.process = start_process(plan, argv, plan.launcher_log, set_by_torchrun(plan), (theirs.fileno(),))
 
-    def start(self, plan: LaunchPlan, give_up: Callable[[], bool]) -> Child | Refused:
+    def start(self, plan: LaunchPlan, give_up: Callable[[], bool]) -> Child:
         """Return an agent for the plan. ``give_up`` is asked now and then, and ends the wait for the imports."""
         if not self._is_ready:
             ready = self._listen(READY_S, give_up, late_for_good=True)
-            if isinstance(ready, Refused):
-                return ready
             if ready.kind == "refused":
-                return Refused(ready.reason, for_good=True)
+                raise RefusedError(ready.reason, for_good=True)
             self._is_ready = True
         request = WarmRequest(
             arguments=plan.agent_arguments,
@@ -62,22 +59,17 @@ class WarmProcess:
         try:
             self._channel.sendall(request.model_dump_json().encode() + b"\n")
         except OSError:
-            return self._gone()
+            raise self._gone() from None
         answer = self._listen(FORK_S, lambda: False)  # the requested agent may run by now, and must be ended
-        if isinstance(answer, Refused):
-            return answer
         if answer.pid is None:
-            return Refused(answer.reason)
-        return self._begun(Child(answer.pid))
-
-    def _begun(self, agent: Child) -> Child | Refused:
-        """Return the agent after the order to begin. One whose announcement came too late gets no order, and ends."""
+            raise RefusedError(answer.reason)
+        agent = Child(answer.pid)
         try:
-            self._channel.sendall(b"go\n")
+            self._channel.sendall(b"go\n")  # an agent whose announcement came too late gets no order, and ends
         except OSError:
             agent.kill()
             agent.wait()
-            return self._gone()
+            raise self._gone() from None
         return agent
 
     def close(self) -> None:
@@ -89,38 +81,37 @@ class WarmProcess:
             self.process.kill()
             self.process.wait()
 
-    def _listen(
-        self, patience_s: float, give_up: Callable[[], bool], *, late_for_good: bool = False
-    ) -> WarmAnswer | Refused:
+    def _listen(self, patience_s: float, give_up: Callable[[], bool], *, late_for_good: bool = False) -> WarmAnswer:
         deadline = time.monotonic() + patience_s
         self._channel.settimeout(LISTEN_S)
         while b"\n" not in self._answers:
             if give_up():
-                return Refused("interrupted while the warm parent started")
+                raise RefusedError("interrupted while the warm parent started")
             if time.monotonic() > deadline:
-                return Refused(f"the warm parent did not answer within {patience_s:g} s", late_for_good)
+                late = f"the warm parent did not answer within {patience_s:g} s"
+                raise RefusedError(late, for_good=late_for_good)
             try:
                 received = self._channel.recv(1 << 16)
             except TimeoutError:
                 continue
             except OSError:
-                return self._gone()
+                received = b""
             if not received:
-                return self._gone()
+                raise self._gone()
             self._answers += received
         line, _, self._answers = self._answers.partition(b"\n")
         try:
             return WarmAnswer.model_validate_json(line)
         except ValidationError as error:
-            return Refused(f"the warm parent's answer cannot be read: {error.errors()[0]['msg']}")
+            raise RefusedError(f"the warm parent's answer cannot be read: {error.errors()[0]['msg']}") from error
 
-    def _gone(self) -> Refused:
+    def _gone(self) -> RefusedError:
         try:
             code = self.process.wait(CLOSE_S)
         except subprocess.TimeoutExpired:
-            return Refused("the warm parent closed its channel")
+            return RefusedError("the warm parent closed its channel")
         reason = f"the warm parent {ended_how(code)}; see logs/launcher.log of the run that it was started for"
-        return Refused(reason, for_good=code > 0)  # a failed import will fail again
+        return RefusedError(reason, for_good=code > 0)  # a failed import will fail again
 
 
 def environment(plan: LaunchPlan) -> dict[str, str]:
@@ -146,7 +137,7 @@ class WarmParents:
 
     def __init__(self) -> None:
         self._parents: dict[object, WarmProcess] = {}  # the last used at the end
-        self._unfit: dict[object, Refused] = {}
+        self._unfit: dict[object, RefusedError] = {}
 
     def __enter__(self) -> "WarmParents":
         return self
@@ -155,18 +146,19 @@ class WarmParents:
         while self._parents:
             self._parents.popitem()[1].close()
 
-    def start(self, plan: LaunchPlan, give_up: Callable[[], bool] = lambda: False) -> Child | Refused:
-        """Return an agent for the plan, or why it must start afresh. ``give_up`` ends the wait."""
+    def start(self, plan: LaunchPlan, give_up: Callable[[], bool]) -> Child:
+        """Return an agent for the plan. RefusedError if it must start afresh. ``give_up`` ends the wait."""
         key = _key(plan)
         if key in self._unfit:
-            return self._unfit[key]
+            raise self._unfit[key]
         adopt_orphans()  # an agent becomes this process's own child
-        answer = self._parent(plan).start(plan, give_up)
-        if isinstance(answer, Refused):
+        try:
+            return self._parent(plan).start(plan, give_up)
+        except RefusedError as error:
             self._parents.pop(key).close()
-            if answer.for_good:
-                self._unfit[key] = answer
-        return answer
+            if error.for_good:
+                self._unfit[key] = error
+            raise
 
     def _parent(self, plan: LaunchPlan) -> WarmProcess:
         parent = self._parents.pop(_key(plan), None)
@@ -217,12 +209,13 @@ def start_agent(
     """
     if parents is None:
         return start_process(plan, plan.argv, plan.launcher_log), ()
-    answer = parents.start(plan, lambda: caught.signal is not None)
-    if not isinstance(answer, Refused):
-        return answer, ("ranks were forked from a warm parent, so their times contain no imports",)
-    if caught.signal is not None:
-        return None
-    return start_process(plan, plan.argv, plan.launcher_log), (started_afresh(answer.reason),)
+    try:
+        agent = parents.start(plan, lambda: caught.signal is not None)
+    except RefusedError as error:
+        if caught.signal is not None:
+            return None
+        return start_process(plan, plan.argv, plan.launcher_log), (started_afresh(str(error)),)
+    return agent, ("ranks were forked from a warm parent, so their times contain no imports",)
 
 
 def started_afresh(reason: str) -> str:
