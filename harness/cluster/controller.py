@@ -92,24 +92,19 @@ class Controller(ABC):
         Where the controller does not answer the job is looked for, and submitted again if it is not there:
         NotSubmittedError if that does not help, RunFailedError where nobody says whether the job is there.
         """
-        answer = self.call(job.submit_command)
-        for pause_s in self._look_after_s:
-            if not self._is_unreached(answer):
-                break
-            time.sleep(pause_s)
-            found = self.find(job, submitted_at)
-            if isinstance(found, SubmittedRecord):
-                return found
-            answer = self.call(job.submit_command) if found is None else answer
-        if self._is_unreached(answer):
+        answer, pauses = self.call(job.submit_command), [*self._look_after_s, 0.0]
+        while self._is_unreached(answer):
+            time.sleep(pauses.pop(0))
             found = self.find(job, submitted_at)
             if isinstance(found, SubmittedRecord):
                 return found
             message = f"{self.cluster} could not be reached: {plain(answer.err)}"
             again = command_text("jobs", "submit", job.record.job_dir)
-            if found is None:
+            if not pauses and found is None:
                 raise NotSubmittedError(message, remedy=f"nothing is queued; {again} tries again")
-            raise RunFailedError(f"{message}; the job may be queued", remedy=f"{again} checks this before it submits")
+            if not pauses:
+                raise RunFailedError(f"{message}; the job may be queued", remedy=f"{again} checks before it submits")
+            answer = self.call(job.submit_command) if found is None else answer
         if answer.code != 0:
             raise self._refusal(job, answer, f"the job was not submitted; its file is {job.record.script_path}")
         return self._accepted(answer, job, submitted_at)

@@ -29,9 +29,6 @@ SETTLE_S = 5.0  # a node's last record may become visible here after its job has
 _NEVER_S = 60.0  # how long the cluster may report that a job can never start
 _UNREACHABLE_S = 1800.0  # beyond the job's time limit
 
-Clock = Callable[[], float]
-Sleep = Callable[[float], None]
-
 
 @dataclass
 class Watched:
@@ -80,23 +77,21 @@ def wait_for(
     display: JobDisplay,
     *,
     timeout_s: float | None = None,
-    clock: Clock = time.monotonic,
-    sleep: Sleep = time.sleep,
 ) -> Waited:
     """Wait until every job is collected: the job committed its runs, or this process did after the job ended.
 
     A signal ends the wait, not the jobs. RunFailedError if the cluster is unreachable long after a job must have ended.
     """
-    began, left = clock(), list(jobs)
+    began, left = time.monotonic(), list(jobs)
     with closing(display), interruption() as caught:
         while left:
-            left = [watch for watch in left if not _is_done(watch, controller, display, clock)]
+            left = [watch for watch in left if not _is_done(watch, controller, display)]
             if caught.signal is not None:
                 return Waited(is_done=False, signal=caught.signal)
-            if timeout_s is not None and clock() - began > timeout_s:
+            if timeout_s is not None and time.monotonic() - began > timeout_s:
                 return Waited(is_done=not left)
             if left:
-                sleep(LOOK_S)
+                time.sleep(LOOK_S)
     return Waited(is_done=True)
 
 
@@ -116,9 +111,9 @@ def wait_and_judge(
     return ExitCode.INCONCLUSIVE if waited.signal is None else status_exit_code("interrupted", waited.signal)
 
 
-def _is_done(watch: Watched, controller: Controller, display: JobDisplay, clock: Clock) -> bool:
+def _is_done(watch: Watched, controller: Controller, display: JobDisplay) -> bool:
     """Return whether the job is collected. Records of its runs count more than the cluster's state."""
-    now = clock()
+    now = time.monotonic()
     watch.began_s = now if watch.began_s is None else watch.began_s
     then = f"mbr-perf waits no longer; `{shlex.join(controller.cancelling(watch.submitted))}` ends the job"
     require_kept(Path(watch.job.job_dir), then=then)
@@ -137,7 +132,7 @@ def _is_done(watch: Watched, controller: Controller, display: JobDisplay, clock:
             display.step(run.run_id, beats.progress())
     interval_s = _ASK_S[sum(now - watch.began_s > limit for limit in _PATIENT_AFTER_S)]
     if watch.state is None or watch.asked_s is None or now - watch.asked_s > interval_s:
-        watch.state = _ask(watch, controller, clock)
+        watch.state = _ask(watch, controller)
     if watch.state.has_ended:
         return _has_settled(watch, controller, watch.state, now)
     return _is_given_up(watch, controller, watch.state, now)
@@ -159,9 +154,9 @@ def _keep_logs(watch: Watched, controller: Controller) -> None:
         write_atomically(Path(watch.job.job_dir) / LOGS / f"{name}.out", text)
 
 
-def _ask(watch: Watched, controller: Controller, clock: Clock) -> JobState:
+def _ask(watch: Watched, controller: Controller) -> JobState:
     state = controller.state(watch.submitted)
-    now = watch.asked_s = clock()
+    now = watch.asked_s = time.monotonic()
     if state.text != watch.shown:
         narrate(f"job {watch.submitted.job_id}: {state.text}")
         watch.shown = state.text

@@ -156,10 +156,7 @@ def prepare(record: JobRecord, host: Host) -> ClusterJob:
 
 
 def submit(job: ClusterJob, controller: Controller) -> SubmittedRecord:
-    """Submit the job. BadRequestError if it was submitted before or if the cluster refuses it."""
-    job_dir = Path(job.record.job_dir)
-    if (job_dir / SUBMITTED).exists():
-        raise _twice(job_dir)
+    """Submit the job. BadRequestError if the cluster refuses it, or if another process submits it, too."""
     return _noted(job, controller.submit(job, utc_now()), controller)
 
 
@@ -188,6 +185,8 @@ def _noted(job: ClusterJob, submitted: SubmittedRecord, controller: Controller) 
 def submit_prepared(job_dir: Path, host: Host) -> SubmittedRecord:
     """Submit the files of a folder unchanged. Takes up their job if it is queued already."""
     record = read_job(job_dir)
+    if (job_dir / SUBMITTED).exists():
+        raise _twice(job_dir)
     controller = controller_of(record.options, host.shell)
     if Path(record.job_dir).resolve() != job_dir.resolve():
         raise BadRequestError(
@@ -197,8 +196,7 @@ def submit_prepared(job_dir: Path, host: Host) -> SubmittedRecord:
     for run in record.runs:  # the cluster refused the job before, so its folders were removed
         make_folder(Path(run.run_dir))
     job = cluster_job(record, host)
-    is_new = not (job_dir / SUBMITTED).exists()
-    return (found_again(job, controller) if is_new else None) or submit(job, controller)
+    return found_again(job, controller) or submit(job, controller)
 
 
 def _twice(job_dir: Path) -> BadRequestError:

@@ -23,7 +23,7 @@ class Clock:
     def __init__(self):
         self.now, self.due = 1000.0, []
 
-    def __call__(self):
+    def monotonic(self):
         return self.now
 
     def sleep(self, seconds):
@@ -51,8 +51,10 @@ def make_job(make_spec, job_of):
 
 
 @pytest.fixture
-def wait(clock, slurm):
+def wait(clock, slurm, monkeypatch):
     """Wait for a job of which scontrol says this: the name of a recorded answer, or a script."""
+
+    monkeypatch.setattr("harness.cluster.following.time", clock)
 
     def run(job, says, **limits):
         if says.isalpha():
@@ -60,7 +62,7 @@ def wait(clock, slurm):
         else:
             slurm.answers("scontrol", says)
         controller = Slurm({"PATH": f"{slurm.folder}:/usr/bin:/bin"})
-        return wait_for([job], controller, JobDisplay(Display()), clock=clock, sleep=clock.sleep, **limits)
+        return wait_for([job], controller, JobDisplay(Display()), **limits)
 
     return run
 
