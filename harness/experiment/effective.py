@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -101,14 +101,16 @@ def effective_recompute(
             notes=() if text == "none" else ("the built model will show what it recomputes",),
         )
     version = parse_version(software.megatron_core or ASSUMED_MEGATRON_CORE)
-    layers = Layers(spec, implementation, version)
+    layers, found = Layers(spec, implementation, version), dict[str, Any]()
     if isinstance(spec.recompute, SelectiveRecompute):
-        return _selective(layers, spec.recompute.modules)
-    if isinstance(spec.recompute, FullRecompute):
-        return _full(layers, spec.recompute)
-    if isinstance(spec.recompute, PlannedRecompute):
-        return _planned(layers, spec.recompute, software)
-    return EffectiveRecompute(recompute="none", num_layers=len(layers.kinds), implementation=implementation)
+        found = _selective(layers, spec.recompute.modules)
+    elif isinstance(spec.recompute, FullRecompute):
+        found = _full(spec, spec.recompute)
+    elif isinstance(spec.recompute, PlannedRecompute):
+        found = _planned(layers, spec.recompute, software)
+    return EffectiveRecompute(
+        recompute=spec.recompute.text, num_layers=len(layers.kinds), implementation=implementation, **found
+    )
 
 
 def effective_if_cut(spec: ExperimentSpec, software: Software = NO_SOFTWARE) -> EffectiveRecompute | None:
@@ -141,19 +143,12 @@ def _units(policy: FullRecompute, num_layers: int) -> tuple[int, ...]:
     return (policy.num_layers,) * whole + ((rest,) if rest else ())
 
 
-def _full(layers: Layers, policy: FullRecompute) -> EffectiveRecompute:
-    spec = layers.spec
-    stages = chunks(spec.model, spec.parallelism)
+def _full(spec: ExperimentSpec, policy: FullRecompute) -> dict[str, Any]:
     notes: tuple[str, ...] = ()
     if spec.model.mtp_num_layers and policy.method == "block":
         notes = ("MTP layers are not recomputed: megatron-core has no block recompute for them",)
-    return EffectiveRecompute(
-        recompute=policy.text,
-        full_layers=sum(sum(_units(policy, len(chunk.layers))) for stage in stages for chunk in stage),
-        num_layers=len(layers.kinds),
-        implementation=layers.implementation,
-        notes=notes,
-    )
+    every = (chunk for stage in chunks(spec.model, spec.parallelism) for chunk in stage)
+    return {"full_layers": sum(sum(_units(policy, len(chunk.layers))) for chunk in every), "notes": notes}
 
 
 def planned_layers(spec: ExperimentSpec, plan: PlannedRecompute) -> Iterator[tuple[LayerKind, str]]:
@@ -165,7 +160,7 @@ def planned_layers(spec: ExperimentSpec, plan: PlannedRecompute) -> Iterator[tup
             yield from zip(of_chunk, plan.settings(pp_rank, vp_stage), strict=True)
 
 
-def _planned(layers: Layers, plan: PlannedRecompute, software: Software) -> EffectiveRecompute:
+def _planned(layers: Layers, plan: PlannedRecompute, software: Software) -> dict[str, Any]:
     """Count layer by layer; LayoutError for a plan of another layout."""
     if reason := layout_of_plan_problem(layers.spec, plan):
         raise LayoutError("R24", reason)
@@ -178,14 +173,11 @@ def _planned(layers: Layers, plan: PlannedRecompute, software: Software) -> Effe
         found = effective_recompute(of_layer, layers.implementation, software)
         modules.update(dict.fromkeys(found.modules, count))
         inert |= found.inert_modules
-    return EffectiveRecompute(
-        recompute=plan.text,
-        modules=dict(sorted(modules.items())),
-        full_layers=sum(count for (_, setting), count in each.items() if setting == FULL),
-        num_layers=len(layers.kinds),
-        inert_modules={name: why for name, why in inert.items() if name not in modules},
-        implementation=layers.implementation,
-    )
+    return {
+        "modules": dict(sorted(modules.items())),
+        "full_layers": sum(count for (_, setting), count in each.items() if setting == FULL),
+        "inert_modules": {name: why for name, why in inert.items() if name not in modules},
+    }
 
 
 def layout_of_plan_problem(spec: ExperimentSpec, plan: PlannedRecompute) -> str:
@@ -204,17 +196,11 @@ def layout_of_plan_problem(spec: ExperimentSpec, plan: PlannedRecompute) -> str:
     return ""
 
 
-def _selective(layers: Layers, modules: tuple[str, ...]) -> EffectiveRecompute:
+def _selective(layers: Layers, modules: tuple[str, ...]) -> dict[str, Any]:
     effects = {module: _effect(layers, module) for module in modules}
     active = {module: effect for module, effect in effects.items() if isinstance(effect, int)}
-    return EffectiveRecompute(
-        recompute=",".join(modules),
-        modules=active,
-        num_layers=len(layers.kinds),
-        inert_modules={module: effect for module, effect in effects.items() if isinstance(effect, str)},
-        implementation=layers.implementation,
-        notes=_notes(layers, active),
-    )
+    inert = {module: effect for module, effect in effects.items() if isinstance(effect, str)}
+    return {"modules": active, "inert_modules": inert, "notes": _notes(layers, active)}
 
 
 def _effect(layers: Layers, module: str) -> Effect:
