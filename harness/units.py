@@ -3,11 +3,10 @@
 import re
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from itertools import groupby
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 GIB = 1024**3
 MIB = 1024**2
@@ -120,8 +119,7 @@ _PHASES = {"a": 0, "alpha": 0, "b": 1, "beta": 1, "c": 2, "rc": 2, "preview": 2}
 _DEV_ONLY, _FINAL = -1, 3
 
 
-@dataclass(frozen=True, order=True)
-class Version:
+class Version(NamedTuple):
     """A PEP 440 version without epoch, ordered as PEP 440 orders it; the local part (``+cu128``) does not count.
 
     >>> parse_version("0.18.0rc2") < parse_version("0.18") < parse_version("0.18.0.post1")
@@ -129,8 +127,7 @@ class Version:
     """
 
     release: tuple[int, ...]
-    phase: int
-    phase_number: int
+    phase: tuple[int, int]
     post: int
     final: bool
     dev: int
@@ -142,19 +139,13 @@ def parse_version(text: str) -> Version:
     match = _VERSION.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{text!r} is not a version such as 0.16.1, 0.18rc1 or 0.20.0dev0")
-    release = tuple(int(part) for part in match["release"].split("."))
-    while len(release) > 1 and release[-1] == 0:
-        release = release[:-1]
+    release = re.sub(r"(\.0+)+$", "", match["release"])
     pre, post, dev = match["pre"], match["post"], match["dev"]
-    if pre:
-        phase, phase_number = _PHASES[pre.lower()], int(match["pre_number"] or 0)
-    else:
-        phase, phase_number = (_DEV_ONLY if dev and not post else _FINAL), 0
+    phase = _PHASES[pre.lower()] if pre else _DEV_ONLY if dev and not post else _FINAL
     return Version(
-        release=release,
-        phase=phase,
-        phase_number=phase_number,
+        release=tuple(map(int, release.split("."))),
+        phase=(phase, int(match["pre_number"] or 0)),
         post=int(match["post_number"] or 0) if post else -1,
         final=dev is None,
-        dev=int(match["dev_number"] or 0) if dev else 0,
+        dev=int(match["dev_number"] or 0),
     )
