@@ -200,15 +200,10 @@ def _answer(arguments: Sequence[str]) -> None:
     with closed_to_others():
         try:
             _command()(args=arguments, prog_name="mbr-perf")
-        except HarnessError as error:
-            from harness.cli.refusals import tell
-
-            tell(error, arguments)
-            sys.exit(int(error.exit_code))
-        except OSError as error:
+        except (HarnessError, OSError) as error:
             from harness.cli.refusals import of_system, tell
 
-            refused = of_system(error, arguments)
+            refused = of_system(error, arguments) if isinstance(error, OSError) else error
             tell(refused, arguments)
             sys.exit(int(refused.exit_code))
         except KeyboardInterrupt:
