@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -159,12 +159,10 @@ def predicting(
 
 def _awaited(coming: "Future[KeptPrediction]", signal: int | None) -> KeptPrediction:
     """An interrupted run does not wait for its prediction. Interrupting the wait keeps the run."""
-    if signal is not None and not coming.done():
-        return KeptPrediction(None, "interrupted before the tracer was done")
-    try:
-        return coming.result()
-    except KeyboardInterrupt:
-        return KeptPrediction(None, "interrupted before the tracer was done")
+    if signal is None or coming.done():
+        with suppress(KeyboardInterrupt):
+            return coming.result()
+    return KeptPrediction(None, "interrupted before the tracer was done")
 
 
 def prediction_line(record: PredictionRecord | None, reason: str) -> str:
