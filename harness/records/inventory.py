@@ -11,8 +11,7 @@ from typing import Literal
 from pydantic import BaseModel
 
 from harness.errors import BadRequestError
-from harness.records.batches import BISECT_FOLDERS
-from harness.records.night import NIGHTS, NightCase, read_night, verdict_text
+from harness.records.night import NightCase, read_night, verdict_text
 from harness.records.rank import OWNER
 from harness.records.references import MARKS, Kind, folder_named, folders
 from harness.records.run import RunRecord
@@ -21,11 +20,9 @@ from harness.records.strict_json import read_document
 from harness.records.sweep import CellData, read_sweep
 from harness.units import counted, utc_time
 
-RUNS, SWEEPS = "runs", "sweeps"
-
 State = Literal["ok", "oom", "failed", "interrupted", "finished", "running", "unfinished", "incomplete", "damaged"]
 
-FOLDERS = (RUNS, SWEEPS, NIGHTS, BISECT_FOLDERS.parent)
+FOLDERS = tuple(f"{kind}s" for kind in MARKS)
 _MARKS = (*MARKS.values(), "spec.json", OWNER)
 _UTC = "%Y-%m-%dT%H:%M:%SZ"
 _ID = re.compile(r"(?P<when>\d{8}T\d{6}Z)-(?P<recipe>.+)-[0-9a-f]{8}")
