@@ -54,15 +54,13 @@ def make_job(make_spec, job_of):
 def wait(clock, slurm, monkeypatch):
     """Wait for a job of which scontrol says this: the name of a recorded answer, or a script."""
 
-    monkeypatch.setattr("harness.cluster.following.time", clock)
-
     def run(job, says, **limits):
         if says.isalpha():
             slurm.reports(says)
         else:
             slurm.answers("scontrol", says)
-        controller = Slurm({"PATH": f"{slurm.folder}:/usr/bin:/bin"})
-        return wait_for([job], controller, JobDisplay(Display()), **limits)
+        monkeypatch.setattr("harness.cluster.following.time", clock)
+        return wait_for([job], Slurm({"PATH": f"{slurm.folder}:/usr/bin:/bin"}), JobDisplay(Display()), **limits)
 
     return run
 
