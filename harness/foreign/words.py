@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from harness.errors import Problems, closest
 from harness.records.reading import PlainValue
+from harness.resolve.recipe import UNPREDICTED
 from harness.units import shortened
 
 OFF: tuple[PlainValue, ...] = (None, False, 0, "", (), {}, "none")
@@ -206,7 +207,7 @@ def judge(
             _add(words, name, value, row.why, row.remedy)
     texts = {
         "mbr-perf does not know these arguments of the log, and what they change is not predicted": ", ".join(strange),
-        "not all is predicted": "; ".join(sorted(noted)),
+        UNPREDICTED: "; ".join(sorted(noted)),
         "small effect, left out": ", ".join(sorted(small)),
     }
     return "; ".join(f"{what}: {text}" for what, text in texts.items() if text)

@@ -141,7 +141,8 @@ def step_time(
         ends = 1 / (1 + spread), 1 + spread
         low, high = ends if decided else (min(low, ends[0]), max(high, ends[1]))
     source = source_of(spec.gpu, kind)
-    source = replace(source, kind=made_by, text=f"{source.text}; {origin}") if measured else source
+    text = f"{origin}; with built-in constants, {source.text}"
+    source = replace(source, kind=made_by, text=text) if measured else source
     return replace(likely, low=min(1.0, low), high=max(1.0, high), source=source)
 
 

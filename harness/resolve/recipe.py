@@ -50,6 +50,8 @@ Layer = Mapping[str, Setting]
 
 ASSUMED, NO_EFFECT, LAID_OUT = "assumed", "no effect", "pipeline layout"
 """How a note begins that names values which no source states, a value that changes nothing, or the layout in use."""
+UNPREDICTED = "not all is predicted"
+"""What a note says before it names settings of a file that make a step longer or larger than predicted."""
 
 
 def merge(*layers: Layer) -> dict[str, Setting]:

@@ -10,7 +10,7 @@ from harness.experiment.rules.rule import Finding
 from harness.experiment.user_buffers import UserBuffers
 from harness.launch.environment_rows import EXPORTS, STOPS
 from harness.records.run import RunRecord
-from harness.resolve.recipe import ASSUMED, LAID_OUT, NO_EFFECT
+from harness.resolve.recipe import ASSUMED, LAID_OUT, NO_EFFECT, UNPREDICTED
 from harness.show.page import GAP, Column, Facts, Line, Listing, Table
 from harness.units import counted, grouped, sentence
 
@@ -168,19 +168,22 @@ def _leaves(value: object, path: str = "") -> Iterable[tuple[str, object]]:
         yield path, value
 
 
-_TOLD = (ASSUMED, NO_EFFECT, LAID_OUT)
 _LETTERS = "; E: embedding, t: transformer layer, m: MTP layer, L: loss"
 
 
 def assumed_lines(notes: Sequence[str]) -> list[Line]:
-    """Return those of ``notes`` that name assumed values, or what was asked for and has no effect."""
-    told = (note + _LETTERS * (note.startswith(LAID_OUT) and "|" in note) for note in notes if note.startswith(_TOLD))
+    """Return those of ``notes`` that name assumed values, or what was asked for and is not honoured."""
+    told = (note + _LETTERS * (note.startswith(LAID_OUT) and "|" in note) for note in notes if _is_told(note))
     return [Line(sentence(text), "dim", hang=2) for text in told]
 
 
 def other_notes(notes: Sequence[str]) -> Iterator[str]:
     """Yield the other notes."""
-    return (f"Note: {note}" for note in notes if not note.startswith((*_TOLD, EXPORTS, STOPS)))
+    return (f"Note: {note}" for note in notes if not _is_told(note) and not note.startswith((EXPORTS, STOPS)))
+
+
+def _is_told(note: str) -> bool:
+    return note.startswith((ASSUMED, NO_EFFECT, LAID_OUT)) or UNPREDICTED in note
 
 
 def request_words(spec: ExperimentSpec) -> str:

@@ -25,7 +25,7 @@ def page(paper: Path, sft: list[Row], measured: tuple[Fit, dict[str, str]], host
     models = _models([row for row in rows if row["id"].startswith("kor-t5")], host)
     layouts = layout_pairs(measured[0].compared)
     settings = _settings(sft)
-    costs = [abs(row["cost_error"]) for row in (*layers, *models, *settings)]
+    costs = [abs(row["cost_error"]) for row in (*layers, *models, *settings) if row["measured_cost"]]  # no control
     headline = (
         f"Cost of a setting against another: off by {mean(costs) * 100:.1f} points on average, {max(costs) * 100:.1f} points at worst. "
         f"{times_page.headline(measured[0])}"

@@ -210,6 +210,8 @@ def test_only_the_rate_of_a_steps_own_precision_narrows_a_borrowed_range(spec_of
     work = ((chunk(op(dtype="fp8", flops=10**17)),),)
     before = step_time(spec, work)
     after = step_time(spec, work, replace(typical("b200"), **measured), spread=0.05, origin="a probe", made_by="probe")
-    assert after.source == replace(before.source, kind="probe", text=f"{before.source.text}; a probe")
+    assert after.source == replace(
+        before.source, kind="probe", text=f"a probe; with built-in constants, {before.source.text}"
+    )
     assert before.source.kind == "borrowed"
     assert (after.low > before.low, after.high < before.high) == (narrows, narrows)
