@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 from harness.experiment.recompute_plan import PlannedRecompute, grouped_layers
 from harness.foreign.exporting import plan_script
-from harness.plan.answer import answer_of, need_text, size_in, size_unit, speed_texts
+from harness.plan.answer import answer_of, need_text, seconds_in_unit, size_in, size_unit, speed_texts
 from harness.plan.run import Planned
 from harness.predict.prediction import Verdict
 from harness.predict.search import SAME_COST
@@ -52,6 +52,7 @@ class OptimalDocument(Shown):
     """
 
     step_time_s: float | None = at("row", "prediction", "time", "likely_s")
+    step_time_range_s: tuple[float, float] | None = at("row", "prediction", "time", "range_s")
     bound: float | None
     proven: bool = at("is_proven")
     gain: float | None
@@ -154,6 +155,9 @@ def _section(found: "Optimal") -> Section:
         for each, chunks in zip(found.row.prediction.stages, found.stages, strict=True)
     )
     ended = [Line(sentence(found.split_reason), "doubt")] if found.split_reason else []
+    if time := found.row.prediction.time:
+        _, ends, unit_s = seconds_in_unit(time)
+        ended.append(Line(f"Step: {ends} {unit_s}", "dim"))
     return Section("Plan by layer", (table(columns, rows, right=columns[:2]), *ended))
 
 

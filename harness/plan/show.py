@@ -68,7 +68,8 @@ _LEGEND = (
     "the step without recompute; Step: 9 of 10 lie in the range, left-out ones are predicted by a fit without their "
     "model; Transient: only during the running pass; Overhead: buffers that stay, and workspaces"
 )
-_HOST_BOUND = "Host-bound: the host is slower than the GPU; CUDA graphs or a larger micro-batch shorten the step"
+_HOST_BOUND = "Host-bound: the host is slower than the GPU; try {}a larger micro-batch (-mb)"
+_GRAPHS = "CUDA graphs (--cuda_graph_impl transformer_engine) or "
 # Below this many bytes freed a price per GiB is a small number over a smaller one.
 _WORTH_A_PRICE = GIB // 10
 
@@ -260,7 +261,8 @@ def _seconds(plan: Plan) -> Iterator[str]:
     if row and row.prediction and (time := row.prediction.time):
         _, ends, unit = seconds_in_unit(time)
         yield f"Step: {ends} {unit}" + (f"; {time.source.text}" if time.source else "")
-        yield from [_HOST_BOUND] * time.host_bound
+        if time.host_bound:
+            yield _HOST_BOUND.format(_GRAPHS * (plan.spec.cuda_graph.impl == "none"))
 
 
 def _marks(plan: Plan, *, in_full: bool) -> Iterator[str]:

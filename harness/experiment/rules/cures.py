@@ -1,6 +1,6 @@
 """Finds options that together make a request legal: other graphs, no overlap of experts, fewer modules, a layout."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from itertools import product
 
 from harness.experiment.balanced_layout import balanced_layout
@@ -23,7 +23,7 @@ def cure(
     What the command line sets, by ``sources``, stays: a second option could contradict it.
     """
     typed = {path for path, source in sources.items() if source.startswith("-")}
-    ways = product(*([((), {}), *(() if typed & paths else changes(spec))] for changes, paths in _CHANGES))
+    ways = product(*([((), {}), *changes(spec, typed)] for changes in _CHANGES))
     for way in sorted(ways, key=lambda way: sum(bool(words) for words, _ in way))[1:]:
         changed = spec.model_copy(update={name: part for _, parts in way for name, part in parts.items()})
         if not any(finding.blocks for finding in judge(changed)):
@@ -31,28 +31,34 @@ def cure(
     return ()
 
 
-def _graphs(spec: ExperimentSpec) -> Iterator[_Change]:
+def _graphs(spec: ExperimentSpec, typed: Set[str]) -> Iterator[_Change]:
     """Yield graphs of transformer-engine, the largest scope first, and none."""
-    impl = "transformer_engine"
-    for scope in _SCOPES if spec.cuda_graph.impl != "none" else ():
+    is_chosen = "cuda_graph.impl" in typed
+    impl = spec.cuda_graph.impl if is_chosen else "transformer_engine"
+    for scope in _SCOPES if spec.cuda_graph.impl != "none" and "cuda_graph.scope" not in typed else ():
         graph = {**spec.cuda_graph.model_dump(), "impl": impl, "scope": tuple(scope.split(","))}
-        words = ("--cuda_graph_impl", impl, "--cuda_graph_scope", scope)
-        yield words, {"cuda_graph": CudaGraphSpec.model_validate(graph)}
-    yield ("--cuda_graph_impl", "none"), {"cuda_graph": CudaGraphSpec()}
+        words = () if is_chosen else ("--cuda_graph_impl", impl)
+        yield (*words, "--cuda_graph_scope", scope), {"cuda_graph": CudaGraphSpec.model_validate(graph)}
+    if not typed & {"cuda_graph.impl", "cuda_graph.scope"}:
+        yield ("--cuda_graph_impl", "none"), {"cuda_graph": CudaGraphSpec()}
 
 
-def _overlap(spec: ExperimentSpec) -> Iterator[_Change]:
+def _overlap(spec: ExperimentSpec, typed: Set[str]) -> Iterator[_Change]:
+    if f"kernels.{_OVERLAP}" in typed:
+        return
     yield ("--set", f"kernels.{_OVERLAP}=false"), {"kernels": spec.kernels.model_copy(update={_OVERLAP: False})}
 
 
-def _layout(spec: ExperimentSpec) -> Iterator[_Change]:
-    if layout := balanced_layout(spec):
+def _layout(spec: ExperimentSpec, typed: Set[str]) -> Iterator[_Change]:
+    if f"parallelism.{_LAYOUT}" not in typed and (layout := balanced_layout(spec)):
         parallelism = spec.parallelism.model_copy(update={_LAYOUT: layout})
         yield ("--set", f"parallelism.{_LAYOUT}={layout}"), {"parallelism": parallelism}
 
 
-def _recompute(spec: ExperimentSpec) -> Iterator[_Change]:
+def _recompute(spec: ExperimentSpec, typed: Set[str]) -> Iterator[_Change]:
     """Yield the request's modules without one of them, and no recompute."""
+    if "recompute" in typed:
+        return
     modules = spec.recompute.modules if isinstance(spec.recompute, SelectiveRecompute) else ()
     for name in modules if len(modules) > 1 else ():
         fewer = tuple(other for other in modules if other != name)
@@ -60,9 +66,9 @@ def _recompute(spec: ExperimentSpec) -> Iterator[_Change]:
     yield ("--recompute", "none"), {"recompute": NoRecompute()}
 
 
-_CHANGES: tuple[tuple[Callable[[ExperimentSpec], Iterator[_Change]], set[str]], ...] = (
-    (_graphs, {"cuda_graph.impl", "cuda_graph.scope"}),
-    (_overlap, {f"kernels.{_OVERLAP}"}),
-    (_recompute, {"recompute"}),
-    (_layout, {f"parallelism.{_LAYOUT}"}),
+_CHANGES: tuple[Callable[[ExperimentSpec, Set[str]], Iterator[_Change]], ...] = (
+    _graphs,
+    _overlap,
+    _recompute,
+    _layout,
 )
