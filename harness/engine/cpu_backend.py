@@ -53,14 +53,10 @@ def before_megatron() -> None:
     warnings.filterwarnings("ignore", message=".*(Apex|Transformer Engine|transformer_engine|deprecated).*")
 
 
-def install(*, without: frozenset[str] = frozenset()) -> None:
-    """Apply every CPU adaptation, and those for a missing transformer-engine.
-
-    ``without``: names to leave out, by hand, to see which a newer release no longer needs.
-    """
+def install() -> None:
+    """Apply every CPU adaptation, and those for a missing transformer-engine."""
     for adaptation in (*CPU_ADAPTATIONS, *LOCAL_ADAPTATIONS):
-        if adaptation.name not in without:
-            adaptation.apply_where_needed()
+        adaptation.apply_where_needed()
 
 
 def install_local() -> None:
@@ -147,12 +143,9 @@ def _split_sizes_are_numpy() -> None:
     dispatcher.maybe_move_tensor_to_cpu = to_cpu
 
 
-def _has_local_grouped_experts() -> bool:
-    """Adapt releases before 0.17; later ones run local experts one by one and ignore moe_grouped_gemm."""
-    return importlib.util.find_spec(_GROUPED_GEMM) is not None
-
-
 def _grouped_gemm_is_matmul() -> None:
+    if importlib.util.find_spec(_GROUPED_GEMM) is None:
+        return  # from 0.17 on local experts run one by one, and moe_grouped_gemm is ignored
     grouped = importlib.import_module(_GROUPED_GEMM)
     if grouped.grouped_gemm is not None and torch.cuda.is_available():
         return
@@ -178,22 +171,10 @@ def _checkpoint_without_output_fp8() -> None:
     CheckpointWithoutOutput.__init__ = init
 
 
-def _router_gemm_is_undefined() -> bool:
-    from megatron.core.transformer.moe import moe_utils
-
-    return not hasattr(moe_utils, "te_general_gemm")
-
-
 def _router_gemm() -> None:
     from megatron.core.transformer.moe import moe_utils
 
-    moe_utils.te_general_gemm = None
-
-
-def _mla_takes_te_for_present() -> bool:
-    import megatron.core.transformer.multi_latent_attention as mla
-
-    return mla.HAVE_TE
+    moe_utils.te_general_gemm = getattr(moe_utils, "te_general_gemm", None)
 
 
 def _mla_knows_te_is_absent() -> None:
@@ -202,28 +183,18 @@ def _mla_knows_te_is_absent() -> None:
     mla.HAVE_TE = False
 
 
-def _inference_layers_are_mocks() -> bool:
-    """Adapt megatron-core 0.20 and later without transformer-engine."""
-    from megatron.core.transformer import multi_token_prediction as mtp
-
-    if not hasattr(mtp, _ASKS_FOR_INFERENCE):
-        return False
-    inference = importlib.import_module("megatron.core.tensor_parallel.inference_layers")
-    return not isinstance(inference.InferenceColumnParallelLinear, type)
-
-
 def _no_layer_is_for_inference() -> None:
     from megatron.core.transformer import multi_token_prediction as mtp
 
-    setattr(mtp, _ASKS_FOR_INFERENCE, lambda _module: False)
-
-
-def _lacks_delta_rule() -> bool:
-    """Adapt a machine without CUDA: the kernels of flash-linear-attention are Triton's."""
-    return not torch.cuda.is_available()
+    if hasattr(mtp, _ASKS_FOR_INFERENCE):  # from 0.20 on
+        inference = importlib.import_module("megatron.core.tensor_parallel.inference_layers")
+        if not isinstance(inference.InferenceColumnParallelLinear, type):
+            setattr(mtp, _ASKS_FOR_INFERENCE, lambda _module: False)
 
 
 def _delta_rule_is_torch() -> None:
+    if torch.cuda.is_available():
+        return  # the kernels of flash-linear-attention are Triton's
     net = importlib.import_module(_DELTA_NET)
     plain = net.torch_chunk_gated_delta_rule
 
@@ -266,16 +237,14 @@ LOCAL_ADAPTATIONS = (
     Adaptation("checkpoint_without_output_fp8", "layernorm and moe_act recompute: `self.fp8 = fp8 is not None` is true "
                "for the default False and then uses transformer-engine names", _checkpoint_without_output_fp8),
     Adaptation("router_gemm", "the MoE router reads te_general_gemm, undefined without transformer-engine",
-               _router_gemm, _router_gemm_is_undefined),
+               _router_gemm),
     Adaptation("mla_knows_te_is_absent", "multi_latent_attention sets HAVE_TE from a module that imports without TE",
-               _mla_knows_te_is_absent, _mla_takes_te_for_present),
+               _mla_knows_te_is_absent),
     Adaptation("grouped_gemm_is_matmul", "moe_act recompute needs GroupedMLP, whose kernels are a CUDA package of "
-               "their own: without it one matrix product per expert computes the same", _grouped_gemm_is_matmul,
-               _has_local_grouped_experts),
+               "their own: without it one matrix product per expert computes the same", _grouped_gemm_is_matmul),
     Adaptation("delta_rule_is_torch", "gated delta net layers take their norm, convolution and recurrence from "
                "flash-linear-attention; megatron-core has a recurrence of its own for deterministic runs",
-               _delta_rule_is_torch, _lacks_delta_rule),
+               _delta_rule_is_torch),
     Adaptation("no_layer_is_for_inference", "multi-token prediction asks isinstance() for inference layers, which "
-               "derive from transformer-engine's: without it they are mocks, not types", _no_layer_is_for_inference,
-               _inference_layers_are_mocks),
+               "derive from transformer-engine's: without it they are mocks, not types", _no_layer_is_for_inference),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Entry point of the no-GPU tracer: ``python -m harness.engine.trace [--exact] --request FILE --out FILE``.
+"""Entry point of the no-GPU tracer: ``python -m harness.engine.trace [--exact|--events] --request FILE --out FILE``.
 
 It needs its own process: its changes to torch and megatron-core cannot be undone.
 """
@@ -19,23 +19,25 @@ STAND_IN = Path(__file__).parent / "stand_in"
 
 
 def main() -> int:
-    """Answer the request: chunks by default, whole schedules with ``--exact``. Files appear whole."""
+    """Answer the request: chunks, their requests for memory (``--events``) or whole schedules. Files appear whole."""
     parser = argparse.ArgumentParser(prog="harness.engine.trace")
-    parser.add_argument("--exact", action="store_true")
+    parser.add_argument("--exact", dest="answer", action="store_const", const=_whole_steps, default=_chunks)
+    parser.add_argument("--events", dest="answer", action="store_const", const=_events)
     parser.add_argument("--request", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
     die_with_parent()
-    answer = _whole_steps if arguments.exact else _chunks
-    answer(arguments.request.read_text(), arguments.out)
+    arguments.answer(arguments.request.read_text(), arguments.out)
     return 0
 
 
 def _chunks(asked: str, out: Path) -> None:
-    began = time.perf_counter()
-    request = TraceRequest.model_validate_json(asked)
-    stand_in = prepare(transformer_engine=request.implementation == "transformer_engine")
+    began, request = time.perf_counter(), TraceRequest.model_validate_json(asked)
+    write_chunks(request, out, prepare(transformer_engine=request.implementation == "transformer_engine"), began)
 
+
+def write_chunks(request: TraceRequest, out: Path, stand_in: str | None, began: float) -> None:
+    """Trace the cases of a request in this process, which is prepared with the version of the stand-in."""
     from harness.engine.tracing.run import trace_all
 
     with progress_file(out).open("ab", buffering=0) as progress:
@@ -48,6 +50,17 @@ def _chunks(asked: str, out: Path) -> None:
         refused=refused,
         seconds=time.perf_counter() - began,
     )
+    write_atomically(out, answer.model_dump_json())
+
+
+def _events(asked: str, out: Path) -> None:
+    request = TraceRequest.model_validate_json(asked)
+    prepare(transformer_engine=request.implementation == "transformer_engine")
+
+    from harness.engine.tracing.recording import record_all
+
+    with progress_file(out).open("ab", buffering=0) as progress:
+        answer = record_all(request, lambda: progress.write(b"."))
     write_atomically(out, answer.model_dump_json())
 
 

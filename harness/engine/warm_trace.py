@@ -10,7 +10,7 @@ import select
 import sys
 import time
 from contextlib import suppress
-from importlib import import_module, metadata
+from importlib import import_module
 from pathlib import Path
 
 from harness.engine.process import (
@@ -22,10 +22,10 @@ from harness.engine.process import (
     run_and_end,
     why_not_forkable,
 )
-from harness.engine.trace import prepare
+from harness.engine.trace import prepare, write_chunks
 from harness.records.launch import Child
 from harness.records.store import write_atomically
-from harness.records.trace import TraceFile, TraceRequest, progress_file
+from harness.records.trace import TraceRequest
 
 _STDIN, _STDERR, _MOST_BYTES = 0, 2, 65536
 _POLL_S = 0.01
@@ -94,21 +94,7 @@ def _answer(folder: Path, stand_in: str | None) -> None:
     """Trace the cases of the request in the folder, as `trace.py` does."""
     die_with_parent()
     redirect(folder / "stderr", _STDERR)
-    from harness.engine.tracing.run import trace_all
-
-    began = time.perf_counter()
-    request, out = _request(folder), folder / "answer.json"
-    with progress_file(out).open("ab", buffering=0) as progress:
-        chunks, refused = trace_all(request, lambda: progress.write(b"."))
-    answer = TraceFile(
-        megatron_core=metadata.version("megatron-core"),
-        torch=metadata.version("torch"),
-        stand_in=stand_in,
-        chunks=chunks,
-        refused=refused,
-        seconds=time.perf_counter() - began,
-    )
-    write_atomically(out, answer.model_dump_json())
+    write_chunks(_request(folder), folder / "answer.json", stand_in, time.perf_counter())
 
 
 def _request(folder: Path) -> TraceRequest:

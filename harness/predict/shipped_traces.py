@@ -31,10 +31,7 @@ _PACKAGE = Path(harness.__file__).parent
 _TRACER = ("engine/trace.py", "engine/tracing", "engine/config.py", "engine/model.py", "engine/cpu_backend.py",
            "engine/adapters.py")  # fmt: skip
 _REQUESTS = ("experiment/experiment.py", "experiment/model.py", "experiment/gpu.py", "experiment/recompute.py")
-_STAND_IN, RECORDER = (
-    ("engine/stand_in",),
-    ("engine/trace_events.py", "engine/tracing/recording.py", "records/events.py"),
-)
+_STAND_IN, RECORDER = ("engine/stand_in",), ("engine/tracing/recording.py", "records/events.py")
 _NOT_OF_CHUNKS = frozenset({"whole_step.py", "recording.py"})
 # What megatron-core's layers, ends of the model and their communication consist of.
 _LAYERS = ("*.py", "transformer/**/*.py", "models/gpt/**/*.py", "models/common/**/*.py", "tensor_parallel/**/*.py",

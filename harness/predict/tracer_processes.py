@@ -64,14 +64,14 @@ class TracerProcess:
     niceness: int = 0
     stop: Event | None = None
     progress: Callable[[int], None] | None = None
-    module: str = "harness.engine.trace"
 
     def answer(self, request: str, *flags: str) -> bytes:
         """The answer file. TracerLateError after ``timeout_s`` or ``stop``; RunFailedError when the tracer dies."""
         with tempfile.TemporaryDirectory(prefix="mbr-perf-trace-") as folder:
             asked, answer = Path(folder) / "request.json", Path(folder) / "answer.json"
             asked.write_text(request)
-            command = (self.host.python, "-m", self.module, *flags, "--request", str(asked), "--out", str(answer))
+            command = (self.host.python, "-m", "harness.engine.trace", *flags, "--request", str(asked))
+            command += ("--out", str(answer))
             late = self._run(command, tracer_environment(self.host), progress_file(answer))
             found = answer.read_bytes() if answer.exists() else None
         if late or found is None:

@@ -49,7 +49,7 @@ class ChunkEvents(Frozen):
 
 
 class EventsFile(Frozen):
-    """The answer of ``python -m harness.engine.trace_events``: parts by the key of their case."""
+    """The answer of ``python -m harness.engine.trace --events``: parts by the key of their case."""
 
     schema_version: SchemaVersion = SCHEMA_VERSION
     chunks: dict[str, ChunkEvents] = Field(default_factory=dict)

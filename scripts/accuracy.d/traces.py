@@ -92,8 +92,7 @@ def recorded(
 
 def _record(request: TraceRequest, host: Host, cache: Path) -> None:
     """Keep each case's answer in a file."""
-    recorder = TracerProcess(host, 7200.0, module="harness.engine.trace_events")
-    answer = EventsFile.model_validate_json(recorder.answer(request.model_dump_json()))
+    answer = EventsFile.model_validate_json(TracerProcess(host, 7200.0).answer(request.model_dump_json(), "--events"))
     for key in (case.key for case in request.cases):
         parts = {name: {key: found[key]} if key in found else {}
                  for name, found in (("chunks", answer.chunks), ("refused", answer.refused))}  # fmt: skip

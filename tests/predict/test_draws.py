@@ -104,9 +104,8 @@ def test_half_the_tokens_ask_for_half_the_bytes_but_for_the_gradients_of_the_end
         spec = spec.model_copy(update={"batch": spec.batch.model_copy(update={"seq_length": tokens})})
         make = CaseMaker(spec, "transformer_engine")
         cases.append(make.last(spec.model.layer_kinds[0], NoRecompute(), pre=True, mtp=False))
-    recorder = TracerProcess(this_host(), 600.0, module="harness.engine.trace_events")
     request = TraceRequest(cases=tuple(cases), implementation="transformer_engine").model_dump_json()
-    found = EventsFile.model_validate_json(recorder.answer(request)).chunks
+    found = EventsFile.model_validate_json(TracerProcess(this_host(), 600.0).answer(request, "--events")).chunks
     whole, half = (found[case.key] for case in cases)
     for part, other in zip(
         (whole.before, whole.layer, whole.behind), (half.before, half.layer, half.behind), strict=True

@@ -328,8 +328,8 @@ def test_recording_again_gives_the_shipped_requests(tmp_path):
     if here.megatron_core != RELEASE:
         pytest.skip("another release is installed")
     cases = tuple({case.key: case for case in event_cases(point("llama3_8b", 8), IMPLEMENTATION)}.values())[:3]
-    recorder = TracerProcess(this_host(), 300.0, module="harness.engine.trace_events")
-    answer = recorder.answer(TraceRequest(cases=cases, implementation=IMPLEMENTATION).model_dump_json())
+    request = TraceRequest(cases=cases, implementation=IMPLEMENTATION).model_dump_json()
+    answer = TracerProcess(this_host(), 300.0).answer(request, "--events")
     found = EventsFile.model_validate_json(answer).chunks
     assert {case.key: PACKING["without_small"](found[case.key]) for case in cases} == {
         case.key: shipped.read(case) for case in cases
