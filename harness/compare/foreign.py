@@ -155,7 +155,6 @@ def answer_of(
 
 
 def _golden(side: Side) -> ForeignGolden:
-    """Read the golden. BadRequestError: it cannot be read."""
     if side.kind in ("log", "run"):
         return golden_of(read_side(side)[0])
     path = golden_file(side.given) or Path(side.given)

@@ -112,7 +112,6 @@ def _room(case: Case) -> str:
 
 
 def _fitting(case: Case) -> list[str]:
-    """Say that the job is predicted to fit, and what the prediction does not explain."""
     if not case.verdict.has_activations:
         return ["A training step is predicted to fit."]
     more = unexplained_bytes(case) or 0

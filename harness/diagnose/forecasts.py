@@ -80,7 +80,6 @@ def outlook_of(made: Plan, variants: Iterable[tuple[Settings, Row]] = ()) -> Out
 
 
 def _variants(spec: ExperimentSpec) -> Iterator[Settings]:
-    """Yield smaller micro-batches, more pipeline stages, more TP, and the job without CUDA graphs."""
     micro, sizes = spec.batch.micro_batch_size, spec.parallelism
     for part in (2, 4, 8):
         if micro % part == 0:

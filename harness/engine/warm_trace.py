@@ -91,7 +91,6 @@ def _forked(folder: Path, stand_in: str | None) -> Child:
 
 
 def _answer(folder: Path, stand_in: str | None) -> None:
-    """Trace the cases of the request in the folder, as `trace.py` does."""
     die_with_parent()
     redirect(folder / "stderr", _STDERR)
     write_chunks(_request(folder), folder / "answer.json", stand_in, time.perf_counter())

@@ -42,7 +42,6 @@ def main() -> int:
 
 
 def _training_function(spec: ExperimentSpec, run_dir: Path) -> Callable[[ExperimentSpec, RankLog], None]:
-    """Import torch and megatron-core, and return the function that trains."""
     train: Callable[[ExperimentSpec, RankLog], None]
     with garbage_collection_paused():
         if spec.gpu_type.is_cpu:

@@ -284,7 +284,6 @@ class _StepTimes:
         self.lose(len(self.waiting) - _MAX_WAITING)
 
     def lose(self, count: int) -> None:
-        """Give up the oldest lines."""
         if count > 0:
             self.num_lost += count
             self.first_lost = self.first_lost or self.waiting[0]
