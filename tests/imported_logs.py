@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from harness.foreign.golden import LOSS, MEMORY, THROUGHPUT, TIME_MS, bridge_report
+from harness.foreign.golden import LOSS, MEMORY, THROUGHPUT, TIME_MS
 from tests.imports.logs import memory_gb, step_time
 
 NUM_RANKS, GLOBAL_BATCH, STEPS = 32, 32, 20
@@ -101,5 +101,5 @@ def bridge_values(log):
         }
         for row in log.iterations
     }  # fmt: skip
-    reports = {key: (counter, bridge_report(log, counter)) for key, counter in MEMORY.items()}
-    return steps | {key: getattr(report, counter) / 1e9 for key, (counter, report) in reports.items() if report}
+    found = ((key, log.worst(counter, as_in_bridge=True)) for key, counter in MEMORY.items())
+    return steps | {key: worst.value / 1e9 for key, worst in found if worst}

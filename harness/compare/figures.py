@@ -7,7 +7,7 @@ from itertools import pairwise
 from statistics import median
 
 from harness.experiment.experiment import MIN_STEPS, MeasureSpec
-from harness.foreign.golden import OF_THE_FIRST_REPORT, ForeignGolden, GoldenStep, bridge_report
+from harness.foreign.golden import ForeignGolden, GoldenStep
 from harness.foreign.log import ForeignLog, Iteration
 from harness.judge.compare import WindowOptions
 from harness.judge.gate import Comparison, Figure, Finding, Thresholds, Verdict, judge_figure, overall
@@ -170,20 +170,17 @@ def _memory(log: ForeignLog, golden: ForeignGolden, allowed: Thresholds, notes: 
         if golden.memory_by_iteration.get(counter):
             yield ROWS[name], *_at_last_rank(counter, log, golden, notes)
             continue
-        is_whole = golden.of_whole_run or golden.format == "megatron-lm"
-        report = bridge_report(log, counter, of_whole_run=is_whole)
         stored, worst = golden.memory.get(counter), log.worst(counter)
-        value: int | None = getattr(report, counter, None)
-        if worst and stored is None:
-            value = worst.value
-        if counter in OF_THE_FIRST_REPORT and stored and worst and worst.value > (value or 0) * (1 + allowed.memory):
+        is_whole = golden.of_whole_run or golden.format == "megatron-lm" or stored is None
+        report = log.worst(counter, as_in_bridge=not is_whole)
+        if report and worst and worst.value > report.value * (1 + allowed.memory):
             notes[
                 f"{ROWS[name].title}: the reference holds a log's first report; rank {worst.rank} has "
                 f"{worst.value / 1e9:.5g} GB after iteration {worst.iteration} ({worst.where})"
             ] = None
-        if value is not None or stored is not None:
-            problem = _no_memory(log) if value is None else ""
-            yield ROWS[name], Figure(value, problem), None if stored is None else Figure(stored)
+        if report or stored is not None:
+            ours = Figure(report.value) if report else Figure(None, _no_memory(log))
+            yield ROWS[name], ours, None if stored is None else Figure(stored)
 
 
 def _at_last_rank(

@@ -154,11 +154,17 @@ class ForeignLog:
                 found[report.rank] = max(value, found.get(report.rank, value))
         return found
 
-    def worst(self, field: str) -> WorstRank | None:
-        """Return the largest ``field`` of :class:`RankMemory` over ranks and iterations; None if not reported."""
+    def worst(self, field: str, *, as_in_bridge: bool = False) -> WorstRank | None:
+        """Return the largest ``field`` of :class:`RankMemory` over ranks and iterations; None if not reported.
+
+        ``as_in_bridge``: its goldens have the first report of allocated bytes; of all ranks of that iteration here.
+        """
         found = [(value, report) for report in self.memory if (value := getattr(report, field)) is not None]
         if not found:
             return None
+        if as_in_bridge and field in ("allocated_bytes", "max_allocated_bytes"):
+            first = min(report.iteration for _, report in found)
+            found = [each for each in found if each[1].iteration == first]
         value, report = max(found, key=lambda pair: (pair[0], -pair[1].iteration, -pair[1].rank))
         return WorstRank(value, report.rank, report.iteration, report.where)
 
