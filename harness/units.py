@@ -2,11 +2,11 @@
 
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from itertools import groupby
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 GIB = 1024**3
 MIB = 1024**2
@@ -39,6 +39,15 @@ def grouped(pairs: Iterable[tuple[_Key, _Value]]) -> dict[_Key, list[_Value]]:
     for key, value in pairs:
         found.setdefault(key, []).append(value)
     return found
+
+
+def walked(value: object, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every value in nested mappings that is no mapping, by its dotted path."""
+    if not isinstance(value, Mapping):
+        yield path, value
+        return
+    for key, inner in value.items():
+        yield from walked(inner, f"{path}.{key}" if path else str(key))
 
 
 def first_line(text: str | None, otherwise: str = "") -> str:

@@ -12,9 +12,9 @@ from harness.experiment.experiment import BridgeEngine, EngineSetting, Experimen
 from harness.experiment.recompute import base_of_plan, megatron_fields
 from harness.foreign.bridge import Container, flat, read, read_container
 from harness.foreign.settings import rows_of, settings_in
-from harness.foreign.words import leaves
 from harness.records.reading import PlainValue
 from harness.resolve.recipe import IDENTITY, SECTION_MODELS, ForeignSource, Layer, Request, Setting, at_path, nested
+from harness.units import walked
 
 GPT_STEP = "megatron.bridge.training.gpt_step:forward_step"
 _STEPS = (  # by a part of the name of the model's module, as in Bridge's own launcher
@@ -100,7 +100,7 @@ def _forward_step(container: Container) -> str:
 def _digest(container: Container, layer: Layer) -> str:
     """Hash the settings that no leaf of the spec was read from and that can change a result."""
     read_from = {setting.source.rpartition(": ")[2] for setting in layer.values()}
-    every = ((flat(path), value) for path, value in leaves(container.plain))
+    every = ((flat(path), value) for path, value in walked(container.plain))
     rest = {path: value for path, value in every if path not in read_from and not path.startswith(_NO_RESULT)}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()[:16]
 

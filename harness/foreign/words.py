@@ -116,15 +116,6 @@ def _last_part(value: PlainValue) -> str:
     return text.rpartition(".")[2] if isinstance(value, str) else text
 
 
-def leaves(value: PlainValue, path: str = "") -> Iterator[tuple[str, PlainValue]]:
-    """Yield the values that are no mappings, or empty ones, by their paths."""
-    if not isinstance(value, dict) or not value:
-        yield path, value
-        return
-    for key, inner in value.items():
-        yield from leaves(inner, f"{path}.{key}" if path else str(key))
-
-
 def text_of(value: PlainValue) -> str:
     """Return a value as YAML writes it, in at most 60 characters."""
     words = {None: "null", True: "true", False: "false"}

@@ -15,10 +15,9 @@ from harness.foreign.megatron_arguments import Argument, Takes, arguments, from_
 from harness.foreign.megatron_fields import arguments_layer
 from harness.foreign.settings import Row, rows_of
 from harness.foreign.shell_script import Word
-from harness.foreign.words import leaves
 from harness.resolve.recipe import IDENTITY, at_path, nested
 from harness.resolve.writing import layer_pattern, scalar
-from harness.units import counted
+from harness.units import counted, walked
 
 Values = dict[str, object]
 Words = tuple[str, ...]
@@ -86,7 +85,7 @@ def _implementation(spec: ExperimentSpec, row: Row, value: object) -> Values:
 
 def _user_buffers(spec: ExperimentSpec, row: Row, _value: object) -> Values:
     buffers = spec.kernels.model_dump(mode="json")["tp_comm_overlap_cfg"]
-    return {f"++{path}" if path != row.names[0] else path: each for path, each in leaves(buffers, row.names[0])}
+    return {f"++{path}" if path != row.names[0] else path: each for path, each in walked(buffers, row.names[0])}
 
 
 def _reduced(spec: ExperimentSpec, row: Row, value: object) -> Values:

@@ -18,7 +18,7 @@ from harness.experiment.recompute import canonical_text, parse_recompute, shown_
 from harness.records.metrics import BY_NAME, GateKind
 from harness.records.rank import Recorded
 from harness.records.refusing import RefusedError, one_of
-from harness.units import utc_time
+from harness.units import utc_time, walked
 
 LEAST_VALUE, MOST_VALUE = 1e-12, 1e30
 """The values that a golden may hold: from the MFU of a toy to the FLOPs of a step of the largest job."""
@@ -129,18 +129,13 @@ LABELS = ("recipe", "task", "gpu", "compute_dtype", "num_gpus", "recompute")
 NOT_SET = "not set"
 
 
-def leaves(value: object, path: str = "") -> dict[str, str]:
+def leaves(value: object) -> dict[str, str]:
     """Flatten a nested mapping to text by dotted path; lists are leaves, and None is ``not set``.
 
     >>> leaves({"parallelism": {"context_parallel_size": 2}})
     {'parallelism.context_parallel_size': '2'}
     """
-    if not isinstance(value, Mapping):
-        return {path: NOT_SET if value is None else str(value)}
-    found: dict[str, str] = {}
-    for key, inner in value.items():
-        found |= leaves(inner, f"{path}.{key}" if path else str(key))
-    return found
+    return {name: NOT_SET if each is None else str(each) for name, each in walked(value)}
 
 
 def settings_of(golden: GoldenRecord) -> dict[str, str]:

@@ -12,7 +12,7 @@ from harness.launch.environment_rows import EXPORTS, STOPS
 from harness.records.run import RunRecord
 from harness.resolve.recipe import ASSUMED, LAID_OUT, NO_EFFECT, UNPREDICTED
 from harness.show.page import GAP, Column, Facts, Line, Listing, Table
-from harness.units import counted, grouped, sentence
+from harness.units import counted, grouped, sentence, walked
 
 if TYPE_CHECKING:
     from harness.foreign.exporting import ToPaste
@@ -133,7 +133,8 @@ def finding_lines(findings: Iterable[Finding]) -> Listing:
 def explanation(spec: ExperimentSpec, sources: Mapping[str, str]) -> Table:
     """Return every setting with its source and its value; defaults last."""
     buffers = spec.kernels.tp_comm_overlap_cfg
-    values = dict(_leaves(spec.model_dump(mode="json"))) | {
+    every = walked(spec.model_dump(mode="json"))
+    values = {path: ",".join(map(str, each)) or "none" if isinstance(each, list) else each for path, each in every} | {
         "recompute": spec.recompute.text,
         "kernels.tp_comm_overlap_cfg": described_buffers(buffers) if buffers else None,
     }
@@ -156,16 +157,6 @@ def _value(values: Mapping[str, object], path: str, source: str) -> object:
         return source.partition(" ")[2]
     inner = {name.removeprefix(f"{path}."): value for name, value in values.items() if name.startswith(f"{path}.")}
     return ", ".join(f"{name} {value}" for name, value in inner.items()) or "none"
-
-
-def _leaves(value: object, path: str = "") -> Iterable[tuple[str, object]]:
-    if isinstance(value, dict):
-        for name, inner in value.items():
-            yield from _leaves(inner, f"{path}.{name}" if path else name)
-    elif isinstance(value, list):
-        yield path, ",".join(map(str, value)) or "none"
-    else:
-        yield path, value
 
 
 _LETTERS = "; E: embedding, t: transformer layer, m: MTP layer, L: loss"
