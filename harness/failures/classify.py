@@ -10,7 +10,7 @@ from harness.failures.entries import entries, known, signal_number
 from harness.failures.frames import PINS, error_line, moments
 from harness.failures.verdict import OomClass, OomVerdict
 from harness.records.redact import redact
-from harness.units import first_line
+from harness.units import first_line, shortened
 
 # How CUDA refuses to lock pages of the host: cudaHostAlloc and cudaHostRegister.
 _NOT_PINNED = re.compile(r"(?:CUDA|HIP) error: (?:out of memory|invalid argument|operation not supported)")
@@ -94,8 +94,7 @@ def _by_error(text: str, ending: Ending) -> OomVerdict:
 
 def quoted(message: str) -> str:
     """Cut a message to its first line of at most 160 characters, without secrets."""
-    text = redact(first_line(message))
-    return text if len(text) <= _MOST_QUOTED else f"{text[:_MOST_QUOTED].rstrip()} ..."
+    return shortened(redact(first_line(message)), _MOST_QUOTED)
 
 
 def expandable_segments(environment: Mapping[str, str]) -> bool | None:
