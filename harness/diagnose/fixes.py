@@ -62,12 +62,8 @@ def _settings(known: Situation) -> list[Fix]:
         refused = case.contradicted or findings_text(known.rulings.job)
         text = f"The job cannot have run with the settings as given: {refused}. Pass the settings that it ran with."
         return [] if case.status == "ok" else [Fix(text)]
-    if (
-        known.oom_class != "capacity"
-        or case.spec is not None
-        or not can_be_named(case)
-        or not case.verdict.recompute_helps
-    ):
+    is_capacity = known.oom_class == "capacity" and case.verdict.recompute_helps
+    if not is_capacity or case.spec is not None or not can_be_named(case):
         return []
     what = "the job's settings in place of the capitals"
     if case.prints_settings:

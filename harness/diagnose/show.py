@@ -75,10 +75,8 @@ def _failure(answer: Diagnosis) -> Line:
         return answer_line((Span("No failure", "good"), ": the job ended well."))
     sure = f" ({verdict.confidence})" if answer.is_conclusive else ""
     link = " " if verdict.reason.startswith("while it ") else ": "
-    name, reason = (
-        Span(class_name(verdict.oom_class or "unknown"), "bad"),
-        f"{sure}{link}{verdict.reason.rstrip('.')}",
-    )
+    name = Span(class_name(verdict.oom_class or "unknown"), "bad")
+    reason = f"{sure}{link}{verdict.reason.rstrip('.')}"
     clauses = [reason[: found.start()] for found in reversed([*_CLAUSE.finditer(reason)])]
     lines = (((name, f"{text}."), step) for text in (reason, *clauses) for step in _first_steps(answer))
     fitting = (line for line in lines if len(plain(line[0])) + len(line[1]) <= LONGEST_ANSWER)

@@ -28,9 +28,8 @@ def stage_of_failure(case: Case) -> StagePrediction | None:
     """
     if case.prediction is None:
         return None
-    fullest = (
-        ours.rank for ours in case.ranks if ours.allocated_bytes is not None and ours.allocated_bytes == case.peak_bytes
-    )
+    peak = case.peak_bytes
+    fullest = (ours.rank for ours in case.ranks if peak is not None and ours.allocated_bytes == peak)
     rank = case.failed.rank if case.failed else next(fullest, None)
     recorded = next((ours.pp_rank for ours in case.ranks if ours.rank == rank and ours.pp_rank is not None), None)
     pp_rank = recorded if recorded is not None else stage_of(rank, case.spec) if rank is not None else None

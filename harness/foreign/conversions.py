@@ -244,10 +244,8 @@ def _buffer(words: Words, name: str, value: PlainValue) -> PlainValue:
         raise BadRequestError(f"{words.place(name)}: must be a mapping", remedy="write the file with to_yaml")
     if value.get("atomic_gemm"):
         raise BadRequestError(f"{words.place(name)}.atomic_gemm: not supported", remedy="set it to false")
-    unread = (
-        ("atomic_gemm",) if value.get("method") == "pipeline" else ("atomic_gemm", "fp8_buf")
-    )  # by transformer-engine
-    kept = {key: each for key, each in value.items() if key not in unread}
+    has_fp8 = value.get("method") == "pipeline"  # of other methods transformer-engine does not read it
+    kept = {key: each for key, each in value.items() if key != "atomic_gemm" and (has_fp8 or key != "fp8_buf")}
     if isinstance(buffers := kept.get("fp8_buf"), tuple):
         kept["fp8_buf"] = any(buffers)
     return kept
