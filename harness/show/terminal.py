@@ -16,25 +16,10 @@ from rich.text import Text
 from harness.errors import ExitCode
 from harness.records.redact import redact
 from harness.show import page
-from harness.show.page import (
-    ITEM,
-    WHOLE,
-    Block,
-    Line,
-    Listing,
-    Page,
-    Style,
-    Table,
-    Words,
-    blocks_for,
-    on_one_line,
-    spans,
-    visible,
-)
 from harness.show.terminal_table import PADDING, fitting, widths
 
-_WORD = re.compile(rf"{WHOLE}|\S+")
-_RICH: dict[Style, str] = {
+_WORD = re.compile(rf"{page.WHOLE}|\S+")
+_RICH: dict[page.Style, str] = {
     "plain": "", "strong": "bold", "dim": "dim", "good": "green", "better": "cyan", "doubt": "yellow", "bad": "red",
     "worse": "bold red", "failed": "bold red", "oom": "red", "expected": "dim", "chosen": "bold green",
 }  # fmt: skip
@@ -51,7 +36,7 @@ class Console(rich.console.Console):
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Yield the segments of ``renderable``; rich's own movements of the cursor are no text and stay."""
         for segment in super().render(renderable, options):
-            yield segment if segment.control else segment._replace(text=self._encoded(visible(segment.text)))
+            yield segment if segment.control else segment._replace(text=self._encoded(page.visible(segment.text)))
 
     def _encoded(self, text: str) -> str:
         """Return the text with the nearest that the terminal's encoding has: ``#`` for a bar, else ``?``."""
@@ -65,9 +50,9 @@ def narration(*, stderr: bool = True) -> Console:
     return Console(stderr=stderr, highlight=False)
 
 
-def narrate(*blocks: Block) -> None:
+def narrate(*blocks: page.Block) -> None:
     """Print blocks to stderr."""
-    print_page(narration(), Page(blocks))
+    print_page(narration(), page.Page(blocks))
 
 
 def pass_time(line: str) -> None:
@@ -76,7 +61,7 @@ def pass_time(line: str) -> None:
         narrate(line)
 
 
-def show_page(answer: Page) -> None:
+def show_page(answer: page.Page) -> None:
     """Print as much of the answer to stdout as -q or -v asks for."""
     amount = page.AMOUNT.get()
     console, shown = narration(stderr=False), answer if amount == "all" else answer.brief
@@ -88,12 +73,12 @@ def show_page(answer: Page) -> None:
     console.file.write(f"{printed.get().partition(chr(10))[0]}\n")
 
 
-def show_blocks(*blocks: Block) -> None:
+def show_blocks(*blocks: page.Block) -> None:
     """Print an answer that is nothing but blocks to stdout."""
-    show_page(Page(blocks))
+    show_page(page.Page(blocks))
 
 
-def print_page(console: Console, answer: Page) -> None:
+def print_page(console: Console, answer: page.Page) -> None:
     """Show the page from its answer to its end. Nothing is folded or cut without a terminal."""
     _Writer(console).write(answer)
 
@@ -105,11 +90,11 @@ def show_stopped(what: str, code: ExitCode, kept: Path | None, go_on: str = "") 
     """
     command = go_on or shlex.join(["mbr-perf", *map(redact, sys.argv[1:])])
     lines = (
-        Line(f"INTERRUPTED (exit {int(code)}): {what}", "strong"),
-        *([Line(f"Kept: {kept}", whole=True)] if kept else []),
-        Line(f"{'Go on' if go_on else 'Start again'}: {command}", whole=True),
+        page.Line(f"INTERRUPTED (exit {int(code)}): {what}", "strong"),
+        *([page.Line(f"Kept: {kept}", whole=True)] if kept else []),
+        page.Line(f"{'Go on' if go_on else 'Start again'}: {command}", whole=True),
     )
-    show_page(Page((Listing(lines),)))
+    show_page(page.Page((page.Listing(lines),)))
 
 
 class _Writer:
@@ -119,44 +104,44 @@ class _Writer:
         self._console = console
         self._gap = self._began = False
 
-    def write(self, answer: Page) -> None:
+    def write(self, answer: page.Page) -> None:
         if answer.first_line:
             self._line(answer.first_line)
             self._gap = True
         if answer.title:
-            self._line(Line(f"{answer.title}: {answer.headline}" if answer.headline else answer.title, "strong"))
+            self._line(page.Line(f"{answer.title}: {answer.headline}" if answer.headline else answer.title, "strong"))
         self._blocks(
-            [*([answer.about] if answer.about else []), *(Line(f"Note: {note}", hang=6) for note in answer.notes)]
+            [*([answer.about] if answer.about else []), *(page.Line(f"Note: {note}", hang=6) for note in answer.notes)]
         )
         self._blocks(answer.blocks)
 
-    def _blocks(self, blocks: Iterable[Block], indent: int = 0) -> None:  # noqa: C901 (an arm per kind of block)
-        for block in blocks_for(blocks, "terminal"):
+    def _blocks(self, blocks: Iterable[page.Block], indent: int = 0) -> None:  # noqa: C901 (an arm per kind of block)
+        for block in page.blocks_for(blocks, "terminal"):
             match block:
                 case page.Gap():
                     self._gap = True
                 case str() | page.Line():
-                    self._line(Line(block) if isinstance(block, str) else block, indent)
+                    self._line(page.Line(block) if isinstance(block, str) else block, indent)
                 case page.Listing():
                     for line in block.lines:
                         self._line(line, indent)
                 case page.Facts():
                     for name, value in block.rows:
-                        words: Words = (f"{name:<{block.width}}", *spans(value))
-                        self._line(Line(words, block.style, hang=block.width), indent)
+                        words: page.Words = (f"{name:<{block.width}}", *page.spans(value))
+                        self._line(page.Line(words, block.style, hang=block.width), indent)
                 case page.Table():
                     self._table(block)
                 case page.Section():
                     self._gap = True
-                    self._line(Line(block.title, block.style, hang=2), indent)
+                    self._line(page.Line(block.title, block.style, hang=2), indent)
                     self._blocks(block.blocks, indent + block.indent)
                 case page.Code():
                     for text in block.text.splitlines():
-                        self._line(Line(text, whole=True), indent)
+                        self._line(page.Line(text, whole=True), indent)
                 case _:  # pictures
                     pass
 
-    def _line(self, line: Line, indent: int = 0) -> None:
+    def _line(self, line: page.Line, indent: int = 0) -> None:
         self._break()
         text = _text(line.words, line.style)
         if indent:
@@ -177,7 +162,7 @@ class _Writer:
         for line in rest:
             self._console.print(Text(" " * indent) + line, soft_wrap=True)
 
-    def _table(self, asked: Table) -> None:
+    def _table(self, asked: page.Table) -> None:
         self._break()
         table = asked.filled()
         if asked.whole or not self._console.is_terminal:
@@ -187,7 +172,7 @@ class _Writer:
         self._whole(_rich_table(shown, widths(shown, self._console.width)))
         missing = [column.title for column in dropped if column.lost or not asked.instead]
         if missing:
-            self._line(Line(f"Not shown at this width: {', '.join(missing)}", "dim", hang=2))
+            self._line(page.Line(f"Not shown at this width: {', '.join(missing)}", "dim", hang=2))
         if dropped:
             self._blocks(asked.instead)
 
@@ -209,11 +194,11 @@ class _Writer:
         self._gap, self._began = False, True
 
 
-def _rich_table(table: Table, widths: Mapping[int, int]) -> rich.table.Table:
+def _rich_table(table: page.Table, widths: Mapping[int, int]) -> rich.table.Table:
     made = rich.table.Table(box=None, pad_edge=False, header_style="bold", padding=(0, PADDING, 0, 0))
     for at, column in enumerate(table.columns):
         made.add_column(
-            Text(on_one_line(column.title)),
+            Text(page.on_one_line(column.title)),
             justify="right" if column.right else "left",
             overflow="fold",
             no_wrap=column.whole,
@@ -228,7 +213,7 @@ def _folded(text: Text, width: int | None) -> Text:
     """``text`` on lines of at most ``width``, broken after spaces and commas: settings are lists without spaces."""
     if width is None or text.cell_len <= width:
         return text
-    return Text("\n").join(_broken(text, ITEM, width, width))
+    return Text("\n").join(_broken(text, page.ITEM, width, width))
 
 
 def _broken(text: Text, words: re.Pattern[str], room: int, further: int) -> list[Text]:
@@ -242,9 +227,9 @@ def _broken(text: Text, words: re.Pattern[str], room: int, further: int) -> list
     return [*lines, text[start:]]
 
 
-def _text(words: Words, style: Style = "plain") -> Text:
+def _text(words: page.Words, style: page.Style = "plain") -> Text:
     r"""Return one line of rich's; a line break within it is shown as ``\n``."""
     made = Text(style=_RICH[style])
-    for span in spans(words):
-        made.append(on_one_line(span.text), style=_RICH[span.style] or None)
+    for span in page.spans(words):
+        made.append(page.on_one_line(span.text), style=_RICH[span.style] or None)
     return made
