@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
+import harness
 from harness.batch.launches import nodes_of, understood_again
 from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
@@ -33,9 +34,11 @@ from harness.measure.understanding import RunRequest, Understood
 from harness.records.batches import BatchLaunch, Build, PlannedEntry, Purpose, append_event
 from harness.records.disk import disk_faults_reported
 from harness.records.job import JobRun
+from harness.records.redact import own_command
 from harness.show.page import Block, Code
 from harness.show.progress import CellProgress, cell_progress
 from harness.show.terminal import narrate, narration, show_blocks
+from harness.units import utc_now
 
 if TYPE_CHECKING:
     from harness.launch.cluster_job import ClusterJob
@@ -194,6 +197,11 @@ class BatchDisplay:
 def run_of(name: str, number: int, repeats: int) -> str:
     """``mlp, run 2 of 3``; only the name if there is one run."""
     return f"{name}, run {number + 1} of {repeats}" if repeats > 1 else name
+
+
+def stamp() -> dict[str, Any]:
+    """Return what every plan says of its start: the command, the time (UTC ISO-8601) and the version of mbr-perf."""
+    return {"command": own_command(), "started_at": utc_now(), "mbr_perf": harness.__version__}
 
 
 Asked = TypeVar("Asked")

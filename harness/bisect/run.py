@@ -8,7 +8,7 @@ from pathlib import Path
 from signal import SIGINT
 from statistics import fmean
 
-import harness
+from harness.batch.batch import stamp
 from harness.batch.engine import begun, holding
 from harness.bisect import MAX_RUNS, MOST_RUNS
 from harness.bisect.measuring import Bench, StoppedError, require_time
@@ -28,7 +28,6 @@ from harness.records.batches import BISECT_FOLDERS, append_event, read_events
 from harness.records.disk import disk_faults_reported
 from harness.records.folders import results_dir
 from harness.records.inventory import BISECT_REPORT
-from harness.records.redact import own_command
 from harness.records.store import read_run, write_atomically
 from harness.records.strict_json import read_document
 from harness.resolve.suite_file import read_suite
@@ -36,7 +35,7 @@ from harness.show import json
 from harness.show.markup import markdown
 from harness.show.progress import cell_progress
 from harness.show.terminal import narration, pass_time
-from harness.units import command_text, utc_now
+from harness.units import command_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,9 +103,7 @@ def _plan(request: BisectRequest, host: Host) -> BisectPlan:
         revisions=revisions,
         metric=request.metric,
         max_runs=request.max_runs or MAX_RUNS,
-        command=own_command(),
-        started_at=utc_now(),
-        mbr_perf=harness.__version__,
+        **stamp(),
     )
 
 

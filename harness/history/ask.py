@@ -1,6 +1,5 @@
 """`mbr-perf history`: shows the metrics of a case over the nights, and adds runs."""
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,7 +10,7 @@ from harness.cli.options import GoldenDir, Json, Results, flag, option, options
 from harness.show.answer import answer
 
 if TYPE_CHECKING:
-    from harness.history.record import HistoryRecord
+    from harness.show.json import Document
 
 
 class HistoryGroup(HelpedGroup):
@@ -50,7 +49,15 @@ def show(asked: HistoryOptions) -> None:
 
     A change point has three nights on either side. You may leave out `show`.
     """
+    from harness.cli.requests import read
     from harness.errors import Problems
+    from harness.history.cases import case_summaries
+    from harness.history.run import HistoryRequest, case_history, metric_named, runs_csv
+    from harness.history.show import HistoryDocument, case_page, cases_page
+    from harness.history.store import survey_history
+    from harness.records import folders
+    from harness.show.page import visible
+    from harness.show.terminal import narrate
 
     problems = Problems()
     given = [f"--{name}" for name in ("last", "fingerprint") if getattr(asked, name) is not None]
@@ -59,10 +66,23 @@ def show(asked: HistoryOptions) -> None:
     if asked.csv and asked.as_json:
         problems.add("--csv and --json both want stdout", "leave out one of them")
     problems.raise_if_any()
+    results, metric = folders.results_dir(asked.results_dir), metric_named(asked.metric)
+    document: Document
     if asked.case is None:
-        _show_cases(asked)
+        reading = survey_history(results)
+        records, notes = reading.records, reading.notes
+        cases = case_summaries(records, metric)
+        about = {"results_dir": results, "metric": metric.name, "unit": metric.unit, "notes": notes}
+        document, page = HistoryDocument.of(cases=cases, **about), cases_page(cases, metric, results)
     else:
-        _show_case(asked, asked.case)
+        history, notes = case_history(read(HistoryRequest, asked, results=results, metric=metric, case=asked.case))
+        records = tuple(record for night in history.nights for record in night.records)
+        document, page = history.model_copy(update={"notes": (*history.notes, *notes)}), case_page(history)
+    narrate(*notes)
+    if asked.csv:
+        print(visible(runs_csv(records)), end="")
+    else:
+        answer(lambda: document, lambda: page, as_json=asked.as_json)
 
 
 @app.command()
@@ -82,50 +102,3 @@ def add(
 
     additions = add_runs(runs, folders.results_dir(results_dir))
     answer(lambda: AddedDocument.of(runs=additions), lambda: added_page(additions), as_json=as_json)
-
-
-def _show_cases(asked: HistoryOptions) -> None:
-    from harness.history.cases import case_summaries
-    from harness.history.run import metric_named
-    from harness.history.show import HistoryDocument, cases_page
-    from harness.history.store import survey_history
-    from harness.records import folders
-    from harness.show.terminal import narrate
-
-    results, metric = folders.results_dir(asked.results_dir), metric_named(asked.metric)
-    reading = survey_history(results)
-    cases = case_summaries(reading.records, metric)
-    narrate(*reading.notes)
-    if asked.csv:
-        _print_csv(reading.records)
-        return
-    about = {"results_dir": results, "metric": metric.name, "unit": metric.unit, "notes": reading.notes}
-    answer(
-        lambda: HistoryDocument.of(cases=cases, **about),
-        lambda: cases_page(cases, metric, results),
-        as_json=asked.as_json,
-    )
-
-
-def _show_case(asked: HistoryOptions, case: str) -> None:
-    from harness.cli.requests import read
-    from harness.history.run import HistoryRequest, case_history, metric_named
-    from harness.history.show import case_page
-    from harness.records import folders
-    from harness.show.terminal import narrate
-
-    results, metric = folders.results_dir(asked.results_dir), metric_named(asked.metric)
-    history, notes = case_history(read(HistoryRequest, asked, results=results, metric=metric, case=case))
-    narrate(*notes)
-    if asked.csv:
-        _print_csv([record for night in history.nights for record in night.records])
-        return
-    document = history.model_copy(update={"notes": (*history.notes, *notes)})
-    answer(lambda: document, lambda: case_page(history), as_json=asked.as_json)
-
-
-def _print_csv(records: "Sequence[HistoryRecord]") -> None:
-    from harness.history.run import runs_csv
-    from harness.show.page import visible
-
-    print(visible(runs_csv(records)), end="")

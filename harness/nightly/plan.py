@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import harness
-from harness.batch.batch import Draft, DueRun, ask_megatron, drafted
+from harness.batch.batch import Draft, DueRun, ask_megatron, drafted, stamp
 from harness.errors import BadRequestError, NoOldBuildError, Problems
 from harness.experiment.gpu import GPUS
 from harness.judge.likeness import impossible_names
@@ -24,11 +23,10 @@ from harness.records.gating import LaunchSettings
 from harness.records.goldens import require_golden_dir
 from harness.records.job import JobOptions
 from harness.records.night import Case, ExpectedFailureRecord, NightPlan, PlannedCase, RefusedCase
-from harness.records.redact import own_command
 from harness.resolve.recipe import Request
 from harness.resolve.suite import Suite, SuiteCase, leaves_figures, only
 from harness.resolve.suite_file import read_suite
-from harness.units import counted, grouped, utc_now
+from harness.units import counted, grouped
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,9 +192,7 @@ def _plan(request: NightRequest, suite: Suite, drafts: Sequence[CaseDraft], host
         software={draft.checked.spec.gpu: draft.checked.software for draft in drafts if draft.checked},
         golden_dir=str(request.golden_dir.absolute()) if request.golden_dir else None,
         python=host.python,
-        command=own_command(),
-        started_at=utc_now(),
-        mbr_perf=harness.__version__,
+        **stamp(),
     )
 
 

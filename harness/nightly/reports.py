@@ -62,15 +62,35 @@ class Written:
     problems: tuple[str, ...] = ()
 
 
+_Job = tuple[Path, Callable[[Path], None]]
+
+
 def write_night_reports(verdict: NightVerdict, outputs: Outputs | None = None, results: Path | None = None) -> Written:
     """Write every format of :data:`FORMATS` into ``report/`` of the night, then what ``outputs`` asks for.
 
     Files in the night's folder are replaced. If one cannot be written, the others still are. ``results``: where history
     is, if the night is a copy elsewhere.
     """
-    folder, shown = verdict.night_dir / REPORT, _shown(verdict)
-    jobs = [(folder / name, partial(_write, shown, text)) for name, text in FORMATS.items()]
-    return _written([*jobs, *_asked_for(shown, NIGHT_FOLDERS.home(verdict.night_dir, results), outputs or Outputs())])
+    folder, shown, asked = verdict.night_dir / REPORT, _shown(verdict), outputs or Outputs()
+    jobs: list[_Job] = [(folder / name, partial(_write, shown, text)) for name, text in FORMATS.items()]
+    if asked.junit:
+        jobs.append((asked.junit, partial(_write, shown, night_junit)))
+    if asked.step_summary:
+        jobs.append((asked.step_summary, lambda path: append_summary(path, shown)))
+    if asked.html:
+        home = NIGHT_FOLDERS.home(verdict.night_dir, results)
+        jobs.append((asked.html / "index.html", lambda path: _write_pages(shown, home, path.parent)))
+    paths, problems = [], []
+    for path, write in jobs:
+        try:
+            write(path)
+        except RunFailedError as error:
+            problems.append(error.message)
+        except OSError as error:
+            problems.append(f"{path}: cannot be written: {error.strerror or error}")
+        else:
+            paths.append(path)
+    return Written(tuple(paths), tuple(problems))
 
 
 def _shown(verdict: NightVerdict) -> NightVerdict:
@@ -96,18 +116,6 @@ def _masked(path: Path) -> Path:
     return Path(redact_shapes(str(path)))
 
 
-_Job = tuple[Path, Callable[[Path], None]]
-
-
-def _asked_for(verdict: NightVerdict, results: Path, outputs: Outputs) -> Iterable[_Job]:
-    if outputs.junit:
-        yield outputs.junit, partial(_write, verdict, night_junit)
-    if outputs.step_summary:
-        yield outputs.step_summary, lambda path: append_summary(path, verdict)
-    if outputs.html:
-        yield outputs.html / "index.html", lambda path: _write_pages(verdict, results, path.parent)
-
-
 def _write_pages(verdict: NightVerdict, results: Path, folder: Path) -> None:
     """Write the page of the night, without links to runs, the pages of all cases, and the index of the nights."""
     page = folder / f"{verdict.night_dir.name}.html"
@@ -126,20 +134,6 @@ def _write(verdict: NightVerdict, text: Callable[[NightVerdict], str], path: Pat
         path.write_text(text(verdict), encoding="utf-8")  # a rename would replace the link or the device
     else:
         write_atomically(path, text(verdict))
-
-
-def _written(jobs: Iterable[_Job]) -> Written:
-    paths, problems = [], []
-    for path, write in jobs:
-        try:
-            write(path)
-        except RunFailedError as error:
-            problems.append(error.message)
-        except OSError as error:
-            problems.append(f"{path}: cannot be written: {error.strerror or error}")
-        else:
-            paths.append(path)
-    return Written(tuple(paths), tuple(problems))
 
 
 def night_markdown(verdict: NightVerdict) -> str:

@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import repeat
 
-import harness
-from harness.batch.batch import Draft, ask_megatron, drafted
+from harness.batch.batch import Draft, ask_megatron, drafted, stamp
 from harness.errors import BadRequestError, Problems, raise_all, with_cure
 from harness.experiment.effective import computation, settled_implementation
 from harness.experiment.layout_text import LayoutError
@@ -20,7 +19,6 @@ from harness.measure.understanding import given_env, launcher_problems, settle
 from harness.predict.search import candidates, judged
 from harness.predict.tracer import Tracing, trace_cache
 from harness.records.batches import Build
-from harness.records.redact import own_command
 from harness.records.sweep import Axis, Cell, PlannedCell, RefusedCell, SweepPlan
 from harness.resolve.recipe import Request
 from harness.resolve.sweep_file import RECOMPUTE_OPTIONS
@@ -37,7 +35,7 @@ from harness.sweep.axes import (
     values_of,
 )
 from harness.sweep.request import SweepRequest, read_axes, read_control
-from harness.units import counted, format_bytes, utc_now
+from harness.units import counted, format_bytes
 
 CellDraft = Draft[AskedCell]
 
@@ -181,9 +179,7 @@ def plan_sweep(
         software=first.software,
         builds=builds,
         notes=tuple(notes),
-        command=own_command(),
-        started_at=utc_now(),
-        mbr_perf=harness.__version__,
+        **stamp(),
     )
 
 
