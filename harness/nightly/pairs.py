@@ -141,10 +141,5 @@ def decided(finding: CaseFinding, pairs: PairsVerdict | None, *, is_alone: bool 
         return finding
     if finding.verdict not in _UNDECIDED and found.verdict is not Verdict.REGRESSION and not is_alone:
         return finding
-    return replace(
-        finding,
-        threshold=found.threshold,
-        allowed_by=found.allowed_by,
-        verdict=found.verdict,
-        reason=found.reason or pairs.text_of(found),
-    )
+    reason = found.reason or pairs.text_of(found)
+    return replace(finding, threshold=None, verdict=found.verdict, reason=reason)  # the pairs' threshold decides

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from harness.nightly.values import SPEED, NightVerdict
-from harness.nightly.words import change_text, finding_of, threshold_text
+from harness.nightly.words import allowed_text, change_text, finding_of
 from harness.records.metrics import BY_NAME
 from harness.show import chart as look
 from harness.show.chart import Axis, Bar, Bars
@@ -20,7 +20,7 @@ def night_picture(verdict: NightVerdict) -> Iterator[Picture]:
     found = [(case.planned.name, finding) for case in verdict.cases if (finding := finding_of(case, SPEED))]
     changes = sorted((finding.change, name, finding) for name, finding in found if finding.change is not None)
     rows = [
-        Bar(name, f"{change_text(finding)}, allowed {threshold_text(finding)}", ((finding.verdict.text, change * 100),))
+        Bar(name, f"{change_text(finding)}{allowed_text(finding)}", ((finding.verdict.text, change * 100),))
         for change, name, finding in changes[:_MOST]
     ]
     if not rows:

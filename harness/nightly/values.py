@@ -46,8 +46,8 @@ AllowedBy = Literal["default", "the suite", "3 spreads"]
 class CaseFinding(Finding):
     """One metric of a case, over all its runs, with the evidence.
 
-    ``threshold``: the one that decides; of a time, the limit of its evidence. ``allowed_by``: what sets it: the GPU
-    type's default, the suite, or the noise.
+    ``threshold``: the one that decides; of a time, the limit of its evidence; None where pairs decide.
+    ``allowed_by``: what sets it: the GPU type's default, the suite, or the noise.
     """
 
     allowed_by: AllowedBy = "default"
@@ -126,10 +126,11 @@ class PairsVerdict:
         return next((finding for finding in self.findings if finding.metric == metric), None)
 
     def text_of(self, found: PairFinding) -> str:
-        """Return ``-7.9 % against the old build in 5 pairs (p 2e-05)``."""
+        """Return ``-7.9 % against the old build in 5 pairs (p 2e-05, allowed 2 %)``."""
         change = "no figures" if found.change is None else format_percent(found.change)
-        p_value = "" if found.p_value is None else f" (p {found.p_value:.1g})"
-        return f"{change} against the old build in {self.num_pairs} pairs{p_value}"
+        p_value = "" if found.p_value is None else f"p {found.p_value:.1g}, "
+        allowed = f"{p_value}allowed {(found.threshold or 0.0) * 100:g} %"
+        return f"{change} against the old build in {self.num_pairs} pairs ({allowed})"
 
 
 class RunRow(Shown):

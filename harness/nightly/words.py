@@ -75,7 +75,7 @@ def _with_change(case: CaseVerdict) -> str:
         return case.planned.name
     paired = case.pairs.of(worst.metric) if case.pairs else None
     if paired and paired.change is not None:
-        change = f"{format_percent(paired.change)} against the old build"
+        change = f"{format_percent(paired.change)} against the old build{allowed_text(paired)}"
     else:
         change = f"{format_percent(worst.judged_change or 0.0)}{_why(worst)}"
     return f"{case.planned.name} ({BY_NAME[worst.metric].title} {change})"
@@ -84,10 +84,10 @@ def _with_change(case: CaseVerdict) -> str:
 def _why(finding: CaseFinding) -> str:
     of_nights = " from its nights" * bool(finding.evidence and finding.evidence.num_nights)
     is_explained = finding.reason and not (finding.evidence and finding.is_beyond)
-    return f"{of_nights}{f': {one_line(finding.reason)}' if is_explained else _allowed(finding)}"
+    return f"{of_nights}{f': {one_line(finding.reason)}' if is_explained else allowed_text(finding)}"
 
 
-def _allowed(finding: CaseFinding) -> str:
+def allowed_text(finding: CaseFinding) -> str:
     """Return ``, allowed 5 % by the suite``; empty without a threshold."""
     text = threshold_text(finding)
     return "" if text == ABSENT else f", {'' if text == MUST_EQUAL else 'allowed '}{text}"
@@ -114,7 +114,8 @@ def _moved(verdict: NightVerdict) -> str:
 
 def _far(case: CaseVerdict) -> Iterable[str]:
     """Yield ``mlp (+6.1 %)`` with the first gated metric that moved by more than its threshold, if one did."""
-    for found in [finding for finding in case.findings if finding.is_beyond][:1]:
+    far = [each for each in case.findings if each.is_beyond or (each.evidence and each.evidence.is_suspicious)]
+    for found in far[:1]:
         paired = case.pairs.of(found.metric) if case.pairs else None
         as_old = f", {format_percent(paired.change)} against the old build" if paired and paired.change else ""
         yield f"{case.planned.name} ({format_percent(found.judged_change or 0.0)}{as_old})"
@@ -178,7 +179,7 @@ def finding_text(finding: CaseFinding) -> str:
     values = f"{metric.title} {figure(metric, finding.current)}, golden {figure(metric, finding.golden)}"
     change = f": {change_text(finding)}" if finding.change is not None else ""
     reason = f"; {one_line(finding.reason)}" if finding.reason else ""
-    allowed = _allowed(finding) if finding.change is not None else ""
+    allowed = allowed_text(finding) if finding.change is not None else ""
     return f"{values}{change}{allowed}{reason}"
 
 
