@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable
 from xml.etree import ElementTree as Xml
 
-from harness.nightly.remarks import story
+from harness.nightly.remarks import case_title, explanation, to_copy
 from harness.nightly.values import CaseRun, CaseVerdict, NightVerdict
 from harness.nightly.words import finding_text, one_line
 from harness.show.page import visible
@@ -26,8 +26,8 @@ def night_junit(verdict: NightVerdict) -> str:
     for name, value in {**about, **_measured_with(verdict)}.items():
         Xml.SubElement(listed, "property", _clean({"name": name, "value": value}))
     for case in verdict.cases:
-        page = story(case)
-        _add(suite, case.planned.name, case.all_runs, _problem(case), (page.title, *page.explanation, *page.to_copy))
+        output = (case_title(case), *explanation(case), *to_copy(case))
+        _add(suite, case.planned.name, case.all_runs, _problem(case), output)
     kinds = Counter(child.tag for child in suite.iterfind("testcase/*"))
     counts = {"tests": len(suite.findall("testcase")), "failures": kinds["failure"], "errors": kinds["error"]}
     seconds = _duration_s(run for case in verdict.cases for run in case.all_runs)

@@ -3,7 +3,6 @@
 import itertools
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,20 +18,10 @@ from harness.records.metrics import BY_NAME
 from harness.units import command_text, format_percent, format_share, grouped
 
 
-@dataclass(frozen=True)
-class Story:
-    """A case: title with its owner, ``explanation`` in the order of a reader's questions, lines to copy."""
-
-    title: str
-    explanation: tuple[str, ...]
-    to_copy: tuple[str, ...]
-
-
-def story(case: CaseVerdict) -> Story:
-    """Return the remarks on one case."""
+def case_title(case: CaseVerdict) -> str:
+    """Return ``llama3_8b.mlp: regression  (owner: perf-team)``."""
     owner = f"  (owner: {case.planned.owner})" if case.planned.owner else ""
-    title = f"{case.planned.name}: {outcome_text(case)}{owner}"
-    return Story(title, tuple(_explanation(case)), tuple(_to_copy(case)))
+    return f"{case.planned.name}: {outcome_text(case)}{owner}"
 
 
 def further_command(case: CaseVerdict) -> str:
@@ -60,7 +49,8 @@ def _kind(run: CaseRun) -> str:
     return f"{run.purpose} {status}{f' ({because})' if because else ''}"
 
 
-def _explanation(case: CaseVerdict) -> Iterable[str]:
+def explanation(case: CaseVerdict) -> Iterable[str]:
+    """Yield the remarks on a case in the order of a reader's questions."""
     findings = [finding for finding in case.findings if finding.verdict not in (Verdict.PASS, Verdict.NOT_GATED)]
     findings.sort(key=lambda finding: finding.verdict is not Verdict.REGRESSION)
     is_explained = findings and case.outcome not in ("failed", "oom")
@@ -141,11 +131,11 @@ def _promotion(which: str, verdict: NightVerdict, cases: Iterable[CaseVerdict]) 
         yield f"To store tonight's values {which}{''.join(options.values())}: {command}"
 
 
-def _to_copy(case: CaseVerdict) -> Iterable[str]:
+def to_copy(case: CaseVerdict) -> Iterable[str]:
+    """Yield the folders of a case's runs, and the command for details."""
     yield from (f"Runs: {line}" for line in run_lines(case.runs))
     yield from (f"Runs of the pairs: {line}" for line in run_lines(case.pairs.runs if case.pairs else ()))
-    command = further_command(case)
-    if command:
+    if command := further_command(case):
         yield f"Details: {command}"
 
 

@@ -10,7 +10,7 @@ from harness.batch.batch import BatchDisplay
 from harness.errors import ExitCode
 from harness.launch.cluster_job import ClusterJob
 from harness.nightly.outlook import CaseOutlook, night_plan_document, outlook_page
-from harness.nightly.remarks import further_command, next_steps, story
+from harness.nightly.remarks import case_title, explanation, further_command, next_steps, to_copy
 from harness.nightly.values import SPEED, CaseFinding, CaseVerdict, NightVerdict
 from harness.nightly.words import (
     about,
@@ -72,8 +72,7 @@ def night_page(verdict: NightVerdict) -> Page:
 
 
 def _next(verdict: NightVerdict) -> Iterable[Block]:
-    steps = tuple(Line(step, whole=True) for step in next_steps(verdict))
-    if steps:
+    if steps := tuple(Line(step, whole=True) for step in next_steps(verdict)):
         yield from (GAP, Listing(steps))
 
 
@@ -90,10 +89,9 @@ def _tables(cases: Sequence[CaseVerdict]) -> Iterable[Block]:
 
 
 def _cause(case: CaseVerdict) -> Iterable[Line]:
-    reason, command = next(iter(story(case).explanation), ""), further_command(case)
-    if reason:
+    if reason := next(iter(explanation(case)), ""):
         yield Line(f"{case.planned.name}: {reason}", hang=2)
-    if command:
+    if command := further_command(case):
         yield Line(f"  {command}", whole=True)
 
 
@@ -187,15 +185,14 @@ def _remarks(case: CaseVerdict) -> Iterable[str]:
 
 
 def _section(case: CaseVerdict) -> Section:
-    shown = story(case)
     style: Style = "plain" if case.outcome == "pass" else outcome_style(case.outcome, is_expected=case.is_expected)
-    lines = (*(Line(line, hang=2) for line in shown.explanation), *(Line(line, whole=True) for line in shown.to_copy))
+    lines = (*(Line(line, hang=2) for line in explanation(case)), *(Line(line, whole=True) for line in to_copy(case)))
     figures: tuple[Block, ...] = (Only("html", (_figures(case.findings),)),) if case.findings else ()
     pairs: tuple[Block, ...] = ()
     if case.pairs and case.pairs.findings:
         pairs = (Only("html", ("The pairs:", _figures(case.pairs.findings, ("New build", "Old build")))),)
     return Section(
-        shown.title,
+        case_title(case),
         (Listing(lines), *figures, *pairs),
         style,
         indent=2,

@@ -22,14 +22,9 @@ def is_red(case: CaseVerdict) -> bool:
 
 def outcome_text(case: CaseVerdict) -> str:
     """Return ``regression``, ``oom (expected)``, ``failed (infrastructure)`` or ``refused``."""
-    word = "refused" if case.planned.refused else case.outcome
-    return marked(word, is_infrastructure=case.is_infrastructure, is_expected=case.is_expected)
-
-
-def marked(word: str, *, is_infrastructure: bool, is_expected: bool) -> str:
-    """Return the word of an outcome, marked as expected or as an infrastructure fault."""
-    marks = [mark for mark, holds in (("infrastructure", is_infrastructure), ("expected", is_expected)) if holds]
-    return f"{word} ({', '.join(marks)})" if marks else word
+    marks = (("infrastructure", case.is_infrastructure), ("expected", case.is_expected))
+    marked = ", ".join(mark for mark, holds in marks if holds)
+    return f"{'refused' if case.planned.refused else case.outcome}{f' ({marked})' if marked else ''}"
 
 
 def headline(verdict: NightVerdict) -> str:
@@ -41,9 +36,11 @@ def headline(verdict: NightVerdict) -> str:
 
 def about(verdict: NightVerdict) -> str:
     """Return the suite, its chosen cases, and the start and end of the night."""
-    plan = verdict.plan
+    plan, times = verdict.plan, (verdict.plan.started_at, verdict.finished_at)
     only = f", only {', '.join(plan.only)}" if plan.only else ""
-    return f"{plan.suite}{only}; {_span(plan.started_at, verdict.finished_at)}"
+    start, end = (datetime.fromisoformat(time).astimezone(UTC) for time in times)
+    day = "" if start.date() == end.date() else f"{end:%Y-%m-%d} "
+    return f"{plan.suite}{only}; {start:%Y-%m-%d %H:%M} to {day}{end:%H:%M} UTC"
 
 
 def answer(verdict: NightVerdict) -> str:
@@ -195,10 +192,3 @@ def threshold_text(finding: CaseFinding) -> str:
 def one_line(text: str) -> str:
     """Return the text without line breaks: for a table's cell or a line of its own."""
     return "; ".join(" ".join(line.split()) for line in text.splitlines() if line.strip())
-
-
-def _span(start: str, end: str) -> str:
-    """Return ``2026-01-03 02:00 to 05:41 UTC``; with the day of the end if it differs."""
-    first, last = (datetime.fromisoformat(time).astimezone(UTC) for time in (start, end))
-    day = "" if first.date() == last.date() else f"{last:%Y-%m-%d} "
-    return f"{first:%Y-%m-%d %H:%M} to {day}{last:%H:%M} UTC"

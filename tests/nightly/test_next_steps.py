@@ -5,7 +5,7 @@ from dataclasses import replace
 from harness.errors import ExitCode
 from harness.judge.gate import Verdict
 from harness.nightly.outcome import figures_outcome
-from harness.nightly.remarks import next_steps, story
+from harness.nightly.remarks import explanation, next_steps
 from harness.nightly.words import answer
 from harness.records.batches import BatchLaunch
 from harness.records.golden import Difference
@@ -54,7 +54,7 @@ def test_a_reason_that_metrics_share_is_given_once():
     outcome, reason = figures_outcome(case.findings[:2])
     assert outcome == "inconclusive"
     assert reason.count(DRIVER.text) == 1
-    assert [DRIVER.text in line for line in story(case).explanation] == [True]
+    assert [DRIVER.text in line for line in explanation(case)] == [True]
 
 
 def test_a_night_that_a_signal_ended_reports_it_with_its_exit_code(night):
