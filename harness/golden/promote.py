@@ -12,9 +12,8 @@ from harness.cli.commands import takes
 from harness.cli.options import GoldenDir, Json, Results, flag, option, options
 
 if TYPE_CHECKING:
-    from harness.golden.promotions import Candidate, LeftOut, PromotionsDocument
+    from harness.golden.promotions import Candidate, LeftOut
     from harness.records.run import RunRecord
-    from harness.show.json import Document
 
 
 Author = Annotated[
@@ -54,8 +53,10 @@ def promote(asked: PromoteOptions) -> None:
     repeats, or steps of a single run, that vary by more than half the golden's threshold. If a case of a night is
     refused, writes nothing without --keep_going.
     """
-    from harness.golden.promotions import Signature, prepare
+    from harness.golden.promotions import Signature, prepare, promotions_page
+    from harness.golden.show import PromotedDocument
     from harness.records.goldens import writable_golden_dir, write_golden
+    from harness.show.answer import answer
 
     now, folder = datetime.now(UTC), writable_golden_dir(asked.golden_dir)
     candidates, left_out = _candidates(asked, now)
@@ -64,11 +65,13 @@ def promote(asked: PromoteOptions) -> None:
     found.require(keep_going=asked.keep_going)
     for new in () if asked.dryrun else found.promoted:
         write_golden(folder, new.spec, new.golden, new.path)
-    _show(asked, found)
+    is_alone = not (asked.case or asked.every)
+    document = PromotedDocument.of(found.promoted[0], is_written=found.is_written) if is_alone else found
+    answer(lambda: document, lambda: promotions_page(found), as_json=asked.as_json)
 
 
 def _candidates(asked: PromoteOptions, now: datetime) -> "tuple[list[Candidate], list[LeftOut]]":
-    from harness.errors import BadRequestError
+    from harness.errors import BadRequestError, Problems
     from harness.golden.promotions import Candidate, night_candidates, require_ended_nights
     from harness.judge.promotion import PromotionOptions
     from harness.records.night import read_night
@@ -77,23 +80,16 @@ def _candidates(asked: PromoteOptions, now: datetime) -> "tuple[list[Candidate],
         replace_other=asked.replace_other, only=tuple(asked.only or ()), accept_spread=asked.accept_spread
     )
     if not (asked.case or asked.every):
-        runs = _runs(asked)
+        problems = Problems()
+        runs = [problems.tried(partial(_run, reference, asked.results_dir)) for reference in asked.what]
+        problems.raise_if_any()
         require_ended_nights(asked.what, asked.results_dir)
-        return [Candidate("", runs, options)], []
+        return [Candidate("", tuple(filter(None, runs)), options)], []
     if len(asked.what) > 1 or (asked.case and asked.every):
         message = "--case and --every exclude each other, and need exactly one night"
         raise BadRequestError(message, remedy="name one night and one of them")
     night = read_night(asked.what[0], asked.results_dir)
     return night_candidates(night, asked.case or (), options, now.date())
-
-
-def _runs(asked: PromoteOptions) -> "tuple[RunRecord, ...]":
-    from harness.errors import Problems
-
-    problems = Problems()
-    runs = [problems.tried(partial(_run, reference, asked.results_dir)) for reference in asked.what]
-    problems.raise_if_any()
-    return tuple(filter(None, runs))
 
 
 def _run(reference: str, results: Path | None) -> "RunRecord":
@@ -110,18 +106,6 @@ def _run(reference: str, results: Path | None) -> "RunRecord":
         except BadRequestError:
             raise no_run from None
     raise BadRequestError(f"{night}: a night, not a run", remedy="choose cases with --case NAME, or all with --every")
-
-
-def _show(asked: PromoteOptions, found: "PromotionsDocument") -> None:
-    from harness.golden.promotions import promotions_page
-    from harness.golden.show import PromotedDocument
-    from harness.show.answer import answer
-
-    def document() -> "Document":
-        is_night = asked.case or asked.every
-        return found if is_night else PromotedDocument.of(found.promoted[0], is_written=found.is_written)
-
-    answer(document, lambda: promotions_page(found), as_json=asked.as_json)
 
 
 def author_or_default(author: str | None) -> str:

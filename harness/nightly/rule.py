@@ -149,13 +149,13 @@ class _Tonight:
         return format_percent(value / self.level.value - 1)
 
     @property
-    def before(self) -> Night | None:
-        return self.nights[-1] if self.nights and not self.nights[-1].is_older else None
-
-    def is_alike(self, before: Night) -> bool:
-        """Return whether a night is suspicious, and as bad as tonight within half the threshold, or three spreads."""
+    def alike(self) -> Night | None:
+        """Return the night before, if it is suspicious and as bad within half the threshold, or three spreads."""
+        before = self.nights[-1] if self.nights and not self.nights[-1].is_older else None
+        if before is None or self.worse(before.value) <= self.limit:
+            return None
         difference = abs(self.worse(self.night.value) - self.worse(before.value))
-        return self.worse(before.value) > self.limit and difference <= max(self.threshold / 2, DEVIATIONS * self.spread)
+        return before if difference <= max(self.threshold / 2, DEVIATIONS * self.spread) else None
 
     @property
     def is_bad(self) -> bool:
@@ -194,7 +194,9 @@ def judge_time(
         return CaseFinding(**vars(plain), allowed_by=allowed_by)
     tonight = _Tonight(metric, *runs, nights, level_of(nights, golden), threshold + _ROUNDING)
     verdict, reason = _verdict(tonight, accident)
-    reason = "; ".join(filter(None, (reason, _odd_golden(tonight.level, golden, threshold))))
+    if abs(off := golden.value / tonight.level.value - 1) > threshold:
+        odd = f"the golden is {format_percent(off)} off the nights around it: promote it again"
+        reason = f"{reason}; {odd}" if reason else odd
     if (noise := DEVIATIONS * tonight.spread) > threshold:
         threshold, allowed_by = noise, "3 spreads"
     evidence = Evidence(
@@ -222,25 +224,16 @@ def _verdict(tonight: _Tonight, accident: Accident | None) -> tuple[Verdict, str
     return Verdict.IMPROVEMENT if -tonight.worse(now) > tonight.limit else Verdict.PASS, ""
 
 
-def _odd_golden(level: Level, golden: Reference, threshold: float) -> str:
-    off = golden.value / level.value - 1
-    return (
-        f"the golden is {format_percent(off)} off the nights around it: promote it again"
-        if abs(off) > threshold
-        else ""
-    )
-
-
 def _decided(tonight: _Tonight, accident: Accident | None) -> tuple[Verdict, str]:
-    now, before = tonight.worse(tonight.night.value), tonight.before
-    if before and tonight.is_alike(before):
-        return Verdict.REGRESSION, f"the night before had {tonight.text(before.value)}"
+    if tonight.alike:
+        return Verdict.REGRESSION, f"the night before had {tonight.text(tonight.alike.value)}"
     if tonight.is_lasting:
         return Verdict.REGRESSION, f"the third night that is worse by more than {format_share(tonight.threshold / 2)}"
     if not tonight.confirming:
         return Verdict.INCONCLUSIVE, UNCONFIRMED
     if tonight.worse(median(tonight.confirming)) <= tonight.limit_together:
         return Verdict.INCONCLUSIVE, _disagreement(tonight)
+    now = tonight.worse(tonight.night.value)
     if accident and abs(accident.change) >= min(now, GROSS_THRESHOLDS * tonight.threshold):
         return Verdict.INCONCLUSIVE, f"{accident.text}: {_OPEN}"
     return Verdict.REGRESSION, ""
