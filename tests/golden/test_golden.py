@@ -23,14 +23,16 @@ def promote(tmp_path, *arguments):
     return invoke("promote", *arguments, "--golden_dir", tmp_path / "golden", "--author", "someone")
 
 
-def test_a_promotion_writes_the_golden_and_prints_before_and_after(tmp_path, run):
+def test_a_promotion_writes_the_golden_and_prints_before_after_and_what_changed_with_it(tmp_path, run):
     assert promote(tmp_path, run("a"), "--reason", "first").exit_code == 0
-    done = promote(tmp_path, run("b", seconds=2.0), "--reason", "faster kernels")
+    changed = run("b", seconds=2.0, provenance={"driver_version": "570.1"})
+    done = promote(tmp_path, changed, "--reason", "faster kernels")
     golden = read_golden(tmp_path / "golden" / NAME)
     assert done.exit_code == 0
     assert (golden.metrics["step_time_s"].value, golden.run_ids, golden.reason) == (2.0, ("b",), "faster kernels")
-    (row,) = [line.split() for line in done.stdout.splitlines() if line.startswith("Step time")]
-    assert row == ["Step", "time", "2.500", "s", "2.000", "s", "-20.0", "%"]
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert ["Step", "time", "2.500", "s", "2.000", "s", "-20.0", "%"] in rows
+    assert [["Reason:", "faster", "kernels"] in rows, ["driver_version", "550.54.15", "570.1"] in rows] == [True, True]
     assert NAME in done.stdout
 
 

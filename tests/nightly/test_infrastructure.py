@@ -40,7 +40,6 @@ def _ended(make_spec, make_rank, make_record):
 def test_a_named_fault_is_known_by_its_words(ended, text, entry, retry):
     record = ended(text).model_copy(update={"failure": text})
     fault = infrastructure_fault(record)
-    assert fault is not None
     assert (fault.id, fault.retry) == (entry, retry)
 
 
@@ -66,9 +65,7 @@ def test_what_the_code_may_have_caused_is_no_fault_of_the_machine(ended, text, k
 
 def test_a_sampler_that_lost_its_gpu_names_the_fault(ended):
     nodes = (NodeSample(hostname="node0", error="GPU is lost (NVML 15)"),)
-    fault = infrastructure_fault(ended("CUDA error: unknown error", nodes=nodes))
-    assert fault is not None
-    assert fault.id == "gpu_lost"
+    assert infrastructure_fault(ended("CUDA error: unknown error", nodes=nodes)).id == "gpu_lost"
 
 
 def test_a_rank_that_waited_for_a_lost_node_does_not_hide_the_fault(ended):
@@ -78,7 +75,5 @@ def test_a_rank_that_waited_for_a_lost_node_does_not_hide_the_fault(ended):
 
 
 def test_a_state_of_slurm_alone_names_the_fault():
-    fault = fault_in(["Slurm: NODE_FAIL"])
-    assert fault is not None
-    assert fault.title == "Slurm node lost"
+    assert fault_in(["Slurm: NODE_FAIL"]).title == "Slurm node lost"
     assert fault_in(["Slurm: TIMEOUT"]) is None

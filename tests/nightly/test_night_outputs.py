@@ -99,9 +99,7 @@ def test_a_night_that_breaks_off_leaves_no_junit_file_of_an_earlier_night(nightl
 
 def test_outputs_that_cannot_work_start_nothing(nightly, tmp_path):
     answer = nightly("--junit", tmp_path / "no" / "junit.xml", "--html", REPLAYS / "replayed.yaml")
-    assert answer.code == 2
-    assert "--junit" in answer.err
-    assert "--html" in answer.err
+    assert (answer.code, "--junit" in answer.err, "--html" in answer.err) == (2, True, True)
     assert not (tmp_path / "results").exists()
 
 
