@@ -108,9 +108,6 @@ def _next_number(case: NightCase) -> int:
     return max([case.planned.repeats, *(run.number + 1 for run in (*case.runs, *case.pair_runs))])
 
 
-Kind = Literal["started", "interrupted", "cancelled"]
-
-
 @dataclass
 class NightBatch(Batch[PlannedCase]):
     """The cases of ``plan`` at work in the night's folder. ``suspicion``: why a case looks like a regression."""
@@ -183,7 +180,7 @@ class NightBatch(Batch[PlannedCase]):
         """Record that the night is finished, at the time that the reports show."""
         self.note(NightEvent(time=at, kind="finished"))
 
-    def _event(self, kind: Kind, due: DueCase | None, reason: str) -> None:
+    def _event(self, kind: Literal["started", "interrupted", "cancelled"], due: DueCase | None, reason: str) -> None:
         number = due.number if due else None
         purpose = due.purpose if due and kind == "started" else None
         case = due.entry.name if due else ""

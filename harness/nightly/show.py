@@ -11,7 +11,7 @@ from harness.errors import ExitCode
 from harness.launch.cluster_job import ClusterJob
 from harness.nightly.outlook import CaseOutlook, night_plan_document, outlook_page
 from harness.nightly.remarks import case_title, explanation, further_command, next_steps, to_copy
-from harness.nightly.values import SPEED, CaseFinding, CaseVerdict, NightVerdict
+from harness.nightly.values import SPEED, CaseFinding, CaseVerdict, NightVerdict, PairsVerdict
 from harness.nightly.words import (
     about,
     answer,
@@ -175,13 +175,19 @@ def _remarks(case: CaseVerdict) -> Iterable[str]:
             yield few
     if case.drift:
         yield f"{counted(len(case.drift), 'difference')} from the golden's environment"
-    if case.pairs and (speed := case.pairs.of(SPEED)):
-        yield case.pairs.text_of(speed)
-    elif case.pairs and case.pairs.fault:
-        yield case.pairs.fault
+    if (found := finding_of(case, SPEED)) and found.allowed_by == "3 spreads":
+        yield f"allowed {threshold_text(found)}"
+    yield from _paired(case.pairs)
     retries = sum(run.purpose == "retry" for run in case.runs)
     if retries:
         yield "retried once" if retries == 1 else f"retried {retries} times"
+
+
+def _paired(pairs: PairsVerdict | None) -> Iterable[str]:
+    if pairs and (speed := pairs.of(SPEED)):
+        yield pairs.text_of(speed)
+    elif pairs and pairs.fault:
+        yield pairs.fault
 
 
 def _section(case: CaseVerdict) -> Section:
