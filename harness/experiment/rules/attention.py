@@ -24,12 +24,6 @@ def _local_flash(s: Situation) -> Values | None:
     return _unlike_flash(s) if flash else None
 
 
-def _old_te(s: Situation) -> Values | None:
-    if not s.uses_te or not _has_sinks(s) or not s.te_before("2.8.0"):
-        return None
-    return {"found": s.software.transformer_engine}
-
-
 def _delta(condition: Predicate) -> Predicate:
     return lambda s: condition(s) if s.spec.model.linear_attention else None
 
@@ -61,10 +55,11 @@ RULES = (
          "use kernels.attention_backend=unfused",
          "mbr-perf", "harness",
          "flash-like attention knows no sliding window and no attention sinks; use unfused attention"),
-    Rule("L02", "error", _old_te,
-         "attention sinks need transformer-engine 2.8; found {found}",
+    Rule("L02", "error", lambda s: s.uses_te and _has_sinks(s) and s.te_before("2.8.0"),
+         "attention sinks need transformer-engine 2.8; found {s.software.transformer_engine}",
          "upgrade transformer-engine",
-         f"{_TE}:1283", "source", "Transformer-Engine v{found} must be >= 2.8.0 to support`softmax_type`."),
+         f"{_TE}:1283", "source",
+         "Transformer-Engine v{s.software.transformer_engine} must be >= 2.8.0 to support`softmax_type`."),
     Rule("L03", "error", lambda s: s.uses_te and _has_sinks(s) and s.spec.kernels.attention_backend == "flash",
          "flash attention has no attention sinks",
          "use kernels.attention_backend=fused or auto",

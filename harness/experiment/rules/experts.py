@@ -36,16 +36,6 @@ def _groups(s: Situation) -> dict[str, int] | None:
     return {"topk": s.moe.moe_router_group_topk, "groups": s.moe.moe_router_num_groups}
 
 
-def _groups_uneven(s: Situation) -> Values | None:
-    found = _groups(s)
-    return {**found} if found and s.moe and s.moe.num_moe_experts % found["groups"] else None
-
-
-def _too_many_groups(s: Situation) -> Values | None:
-    found = _groups(s)
-    return {**found} if found and found["topk"] > found["groups"] else None
-
-
 def _groups_too_small(s: Situation) -> Values | None:
     """A group is scored by its best topk / group_topk experts."""
     found = _groups(s)
@@ -93,12 +83,13 @@ RULES = (
          "moe_router_group_topk needs moe_router_num_groups",
          "set model.moe.moe_router_num_groups",
          f"{CONFIG}:1643", "run", "When using group limited routing, moe_router_num_groups"),
-    Rule("P21b", "error", _groups_uneven,
-         "{s.moe.num_moe_experts} experts do not divide into {groups} routing groups",
+    Rule("P21b", "error", lambda s: bool(s.moe and (of := _groups(s)) and s.moe.num_moe_experts % of["groups"]),
+         "{s.moe.num_moe_experts} experts do not divide into {s.moe.moe_router_num_groups} routing groups",
          "use a number of groups that divides the experts",
          f"{CONFIG}:1643", "run",
-         "num_moe_experts ({s.moe.num_moe_experts}) should be divisible by moe_router_num_groups ({groups})."),
-    Rule("P21c", "error", _too_many_groups,
+         "num_moe_experts ({s.moe.num_moe_experts}) should be divisible by moe_router_num_groups "
+         "({s.moe.moe_router_num_groups})."),
+    Rule("P21c", "error", lambda s: {**of} if (of := _groups(s)) and of["topk"] > of["groups"] else None,
          "moe_router_group_topk {topk} exceeds moe_router_num_groups {groups}",
          "use a moe_router_group_topk of at most {groups}",
          f"{CONFIG}:1643", "run",

@@ -91,16 +91,12 @@ ENVIRONMENT = (
          "{s.export} NCCL_GRAPH_REGISTER=0",
          f"transformer/cuda_graphs.py:1682; {ARGUMENTS}", "source", _GRAPH_REGISTER_TEXT),
     Rule("V04", "error",
-         lambda s: (s.graph.impl == "local" or s.graphs_iteration) and _is_before_blackwell(s) and _may_register(s),
+         lambda s: (s.graphs_locally or (s.graphs_iteration and s.mcore_before("0.18"))) and _is_before_blackwell(s)
+         and _may_register(s),
          "local graphs with expandable segments need NCCL_GRAPH_REGISTER=0 on {s.gpu.name}",
          "{s.export} NCCL_GRAPH_REGISTER=0",
          "transformer/cuda_graphs.py:1413; https://github.com/NVIDIA/Megatron-LM/issues/5474", "source",
-         _GRAPH_REGISTER_TEXT, until="0.18"),
-    Rule("V04", "error", lambda s: s.graphs_locally and _is_before_blackwell(s) and _may_register(s),
-         "local graphs with expandable segments need NCCL_GRAPH_REGISTER=0 on {s.gpu.name}",
-         "{s.export} NCCL_GRAPH_REGISTER=0",
-         "transformer/cuda_graphs.py:1413; https://github.com/NVIDIA/Megatron-LM/issues/5474", "source",
-         _GRAPH_REGISTER_TEXT, since="0.18", until="0.19"),
+         _GRAPH_REGISTER_TEXT, until="0.19"),
     Rule("V04", "warning", lambda s: s.graphs_locally and _may_register(s),
          "local graphs with expandable segments: megatron-core {s.mcore_name} no longer checks NCCL_GRAPH_REGISTER",
          "use -E NCCL_GRAPH_REGISTER=0, as older releases require",
@@ -159,11 +155,6 @@ ENVIRONMENT = (
 
 _WATCHED_STEPS = 2  # under a memory limit; a watched step is a slow one
 _CPU = "megatron-core 0.16.1 on CPU with gloo"
-
-
-def _other_gpu(s: Situation) -> Values | None:
-    found = s.software.gpu
-    return {"found": found} if found is not None and found != s.spec.gpu else None
 
 
 def _limit_above_device(s: Situation) -> Values | None:
@@ -262,9 +253,9 @@ RUN_RULES = (
          "num_gpus {s.spec.num_gpus} is not a multiple of gpus_per_node {s.spec.gpus_per_node}",
          "use whole nodes, or set --gpus_per_node to the GPUs of each node",
          "mbr-perf", "harness"),
-    Rule("RUN03", "warning", _other_gpu,
-         "the request is for {s.spec.gpu}, the machine has {found}",
-         "use -g {found}; results are stored under the GPU of the request",
+    Rule("RUN03", "warning", lambda s: s.software.gpu not in (None, s.spec.gpu),
+         "the request is for {s.spec.gpu}, the machine has {s.software.gpu}",
+         "use -g {s.software.gpu}; results are stored under the GPU of the request",
          "mbr-perf", "harness"),
     Rule("RUN04", "error", lambda s: s.uses_te and s.te_is_missing and not s.gpu.is_cpu,
          "transformer_engine layers: transformer-engine is not installed",

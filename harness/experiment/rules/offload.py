@@ -32,7 +32,8 @@ def _inside_recomputed_experts(s: Situation) -> Values | None:
     inside = sorted(_named(s) & _INSIDE_EXPERTS)
     if not inside or "moe" not in s.modules:
         return None
-    return {"inside": ", ".join(inside), "listed": "{" + ", ".join(map(repr, inside)) + "}"}
+    text = f"Cannot offload {{{', '.join(map(repr, inside))}}} while recomputing the entire MoE layer."
+    return {"inside": ", ".join(inside), "mcore": "" if s.mcore_before("0.19") else text}
 
 
 def _absent_parts(s: Situation) -> Values | None:
@@ -133,12 +134,7 @@ RULES = (
     Rule("F09", "error", _inside_recomputed_experts,
          "{inside}: offloaded inside experts that moe recompute runs again",
          "drop moe, or do not offload {inside}",
-         f"Megatron-LM main {CONFIG}:2165", "source", until="0.19"),
-    Rule("F09", "error", _inside_recomputed_experts,
-         "{inside}: offloaded inside experts that moe recompute runs again",
-         "drop moe, or do not offload {inside}",
-         f"Megatron-LM main {CONFIG}:2165", "source", "Cannot offload {listed} while recomputing the entire MoE layer.",
-         since="0.19"),
+         f"Megatron-LM main {CONFIG}:2165", "source", "{mcore}"),
     Rule("F11", "error", _graph_offload_conflict,
          "offload_modules with {s.graph.impl} CUDA graphs: {why}",
          "drop the graphs, or drop offload_modules",

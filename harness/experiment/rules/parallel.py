@@ -29,13 +29,13 @@ def _other_cut(s: Situation, name: str, typed: str, otherwise: str) -> Values:
     """Return the sizes that fit, and that a layout may be set where it would have a layer for every chunk."""
     if fits := chunks_that_fit(s.spec.model.num_layers, s.spec.parallelism):
         return {"sizes": fits, "hint": ""}
-    sizes = _sizes(s, name, range(2, s.spec.model.num_layers + 1), lambda other: _is_uncut(other, s))
+
+    def is_uncut(other: Situation) -> bool:
+        uneven = other.pp != s.pp and (_world_indivisible(other) or _expert_grid_indivisible(other))
+        return bool(other.layout_error or uneven)
+
+    sizes = _sizes(s, name, range(2, s.spec.model.num_layers + 1), is_uncut)
     return {"sizes": typed.format(sizes) if sizes else otherwise, "hint": ", or set pipeline_model_parallel_layout"}
-
-
-def _is_uncut(s: Situation, of: Situation) -> bool:
-    uneven = _world_indivisible(s) or _expert_grid_indivisible(s) is not None
-    return s.layout_error is not None or (uneven and s.pp != of.pp)
 
 
 def _sizes(s: Situation, name: str, sizes: Iterable[int], is_broken: Callable[[Situation], bool]) -> str:
@@ -56,11 +56,8 @@ def _world_indivisible(s: Situation) -> bool:
 
 def _expert_grid_indivisible(s: Situation) -> Values | None:
     grid = s.etp * s.ep * s.pp
-    return (
-        {"grid": grid, "hint": " or -et 1" * (s.etp > 1)}
-        if s.spec.num_gpus % grid and (s.moe is not None or s.ep > 1)
-        else None
-    )
+    is_uneven = s.spec.num_gpus % grid and (s.moe is not None or s.ep > 1)
+    return {"grid": grid, "hint": " or -et 1" * (s.etp > 1)} if is_uneven else None
 
 
 def _batch_indivisible(s: Situation) -> Values | None:
@@ -102,14 +99,9 @@ def _uneven_ffn(s: Situation) -> int | None:
     return next((width for width in widths if width % s.tp), None)
 
 
-def _fused_latent_rope(s: Situation) -> Values | None:
+def _fused_rope(s: Situation) -> str | None:
     mla = s.spec.model.mla
-    return {"rope_type": mla.rope_type} if mla and mla.apply_rope_fusion else None
-
-
-def _fused_plain_rope(s: Situation) -> Values | None:
-    found = _fused_latent_rope(s)
-    return found if found and found["rope_type"] != "yarn" else None
+    return mla.rope_type if mla and mla.apply_rope_fusion else None
 
 
 def _heads_uneven_over_cp(s: Situation) -> Values | None:
@@ -258,11 +250,11 @@ RULES = (
          "use a seq_length that is a multiple of CP x TP",
          "tensor_parallel/mappings.py:70", "source",
          "First dimension of the tensor should be divisible by tensor parallel size"),
-    Rule("P25a", "error", _fused_plain_rope,
-         "apply_rope_fusion needs rope_type yarn; it is {rope_type}",
+    Rule("P25a", "error", lambda s: _fused_rope(s) not in (None, "yarn"),
+         "apply_rope_fusion needs rope_type yarn; it is {s.spec.model.mla.rope_type}",
          "use model.mla.rope_type=yarn, or drop apply_rope_fusion",
          "transformer_config.py:2068", "run", "apply_rope_fusion for MLA only works with YARN RoPE."),
-    Rule("P25b", "error", lambda s: s.gpu.is_cpu and _fused_latent_rope(s) is not None,
+    Rule("P25b", "error", lambda s: s.gpu.is_cpu and _fused_rope(s) is not None,
          "apply_rope_fusion of multi-latent attention is a Triton kernel and needs a GPU",
          "drop model.mla.apply_rope_fusion",
          "fusions/fused_mla_yarn_rope_apply.py", "source"),
