@@ -100,7 +100,8 @@ def choice(planned: Planned) -> Picture:
         _point(each, best, _sizes(each, needs=needs), upwards(each), scale, numbers.get(each.name, ""))
         for each in ordered
     )
-    y = _time_axis(entries) if is_timed else "Recompute FLOPs (%)"
+    is_one = len({each.plan.spec.tokens_per_step for each in entries}) == 1
+    y = ("Step time (s)" if is_one else f"Time for {tokens:,} tokens (s)") if is_timed else "Recompute FLOPs (%)"
     what = "Needed by torch's allocator at" if needs else "Predicted peak of"
     x = Axis(f"{what} the fullest stage ({unit})")
     chart = Plane(x, Axis(y), _LOOKS, points, front(_FRONT, points, lt), limits)
@@ -125,11 +126,6 @@ def _best(planned: Planned, *, several: bool) -> Row | None:
     if planned.optimal and planned.optimal.is_faster and not several:
         return planned.optimal.row
     return planned.best.row if planned.best else None
-
-
-def _time_axis(entries: Sequence[_Entry]) -> str:
-    tokens = [each.plan.spec.tokens_per_step for each in entries]
-    return "Step time (s)" if len({*tokens}) == 1 else f"Time for {tokens[0]:,} tokens (s)"
 
 
 def _named(plan: Plan, entries: Sequence[_Entry]) -> list[_Entry]:

@@ -239,10 +239,7 @@ class _Run:
                 raise
 
     def _batches(
-        self,
-        shapes: list[list[Sizes]],
-        due_of: "Callable[[Sizes], _Due | None]",
-        policies: tuple[RecomputePolicy, ...],
+        self, shapes: list[list[Sizes]], due_of: "Callable[[Sizes], _Due | None]", policies: tuple[RecomputePolicy, ...]
     ) -> "Iterator[_Batch]":
         """Yield the layouts of several shapes at once; of each shape those that may fit and are legal.
 

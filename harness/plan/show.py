@@ -195,10 +195,7 @@ def setting_table(rows: Sequence[Shown], unit: str, *, layouts: bool = False, sh
             right(f"Peak {unit}", lambda found, _: peak_text(found, unit)),
             (Column("Usable", optional=True, whole=True), lambda each: usable_cell(each.row, each.limits)),
             right("Step", lambda found, _: format_seconds(found.time.likely_s) if found.time else "-", 1),
-            (
-                Column("Cost", right=True),
-                lambda each: "-" if each.cost is None else format_percent(each.cost),
-            ),
+            (Column("Cost", right=True), lambda each: "-" if each.cost is None else format_percent(each.cost)),
             *(right(title, read, at, detail=not show_all) for at, (title, read) in enumerate(more.items(), 2)),
         ],
     )

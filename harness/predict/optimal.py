@@ -8,7 +8,7 @@ with the least peak is taken.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import inf
+from math import inf, prod
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -152,7 +152,7 @@ class Planner:
             if rank == first or least >= best[2]:
                 continue
             every = every or self._searches(every=True)
-            if every[rank].num_plans > _MOST_PLANS:
+            if prod(float(len(mixes)) for mixes in every[rank].chunks) > _MOST_PLANS:
                 bound = min(bound, least)
                 continue
             deciding = self.deciding(every[rank])

@@ -194,11 +194,7 @@ def _ends(whole: int, drawn: list[int]) -> tuple[int, int, int]:
 
 
 def first_steps(
-    composer: Composer,
-    stage: StageMemory,
-    chunks: tuple[ChunkCost, ...],
-    read: Read,
-    draw: "Draw | None" = None,
+    composer: Composer, stage: StageMemory, chunks: tuple[ChunkCost, ...], read: Read, draw: "Draw | None" = None
 ) -> Steps:
     """Compose the first steps of a stage's first rank. MissingEventsError as :func:`replay`.
 

@@ -67,7 +67,9 @@ class Schedule:
         """Return all passes of one step in order."""
         if self.vp_size > 1:
             return tuple(Interleaved(self).run())
-        return tuple(_one_forward_one_backward(self) if self.pp_size > 1 else _no_pipelining(self))
+        if self.pp_size > 1:
+            return tuple(_one_forward_one_backward(self))
+        return (Event("forward", 0), Event("backward", 0)) * self.num_microbatches
 
 
 class Instant(NamedTuple):
@@ -209,12 +211,6 @@ def keeps_outputs(spec: ExperimentSpec) -> bool:
     p = spec.parallelism
     kept = not p.deallocate_pipeline_outputs and p.pipeline_model_parallel_size > 1
     return kept or (spec.gpu_type.is_cpu and num_virtual_stages(p) > 1)
-
-
-def _no_pipelining(schedule: Schedule) -> Iterator[Event]:
-    for _ in range(schedule.num_microbatches):
-        yield Event("forward", 0)
-        yield Event("backward", 0)
 
 
 def _one_forward_one_backward(schedule: Schedule) -> Iterator[Event]:

@@ -323,12 +323,7 @@ def plan(
 
 
 def row_of(
-    candidate: Candidate,
-    composer: Composer,
-    traces: Traces,
-    software: Software,
-    constants: Constants,
-    limits: Limits,
+    candidate: Candidate, composer: Composer, traces: Traces, software: Software, constants: Constants, limits: Limits
 ) -> Row:
     """Predict a setting and judge it."""
     prediction, reason = None, "; ".join(f"{f.id}: {f.message}" for f in candidate.findings if f.blocks)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from math import inf, prod
+from math import inf
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -44,7 +44,9 @@ def rows(
     Mixes of a chunk may have different numbers of layers where the stage has as many in all as the first ones.
     """
     costs: list[list[ChunkCost]] = [[getattr(mix, routing) for mix in mixes] for mixes in chunks]
-    of, first = [_with_table(spec, arrays(each)) for each in costs], tuple(each[0] for each in costs)
+    of, first = [*map(arrays, costs)], tuple(each[0] for each in costs)
+    for each in of:  # a chunk with layers caches the rotary table
+        each["persistent"] = each["persistent"] + rotary_table_bytes(spec) * (each["saved"] > 0)
     states = model_states(spec, Parameters.total(cost.parameters for cost in first), adam=adam)
     schedule = schedule_of(spec, pp_rank)
     always = states.total + more + overhead_bytes(spec, first) - sum(float(each["persistent"][0]) for each in of)
@@ -61,11 +63,6 @@ def rows(
         if schedule.extra_warmup:
             found[instant.event.chunk] = found[instant.event.chunk] - logits
             yield Row(fixed - deferred * first[instant.event.chunk].has_loss, tuple(found), beside=True)
-
-
-def _with_table(spec: ExperimentSpec, of: dict[str, Numbers]) -> dict[str, Numbers]:
-    """Return the figures with the rotary table that a chunk with layers caches."""
-    return of | {"persistent": of["persistent"] + rotary_table_bytes(spec) * (of["saved"] > 0)}
 
 
 def _of_chunk(instant: Instant, chunk: int, of: dict[str, Numbers]) -> Numbers:
@@ -211,10 +208,6 @@ class StageSearch:
             tops.append((each + rest + kind.beside * largest[:, None]).max(axis=1))
         is_within = (tops[0] <= self.room.most[0]) & (tops[-1] <= self.room.most[1])
         return tops[0], is_within & (self.room.peak * tops[0] + self.room.uneven * tops[-1] <= self.room.budget_bytes)
-
-    @property
-    def num_plans(self) -> float:
-        return prod(float(len(mixes)) for mixes in self.chunks)
 
     @property
     def _nothing(self) -> Plans:

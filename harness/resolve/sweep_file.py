@@ -148,13 +148,10 @@ def laid_over(base: Request, given: Request) -> Request:
     if any(name in values for name in RECOMPUTE_OPTIONS):
         base = replace(base, **dict.fromkeys(RECOMPUTE_OPTIONS))  # type: ignore[arg-type]
     for name in ("env", "set_values"):
-        values[name] = _assignments(getattr(base, name), getattr(given, name))
+        names = {text.partition("=")[0].strip() for text in getattr(given, name)}
+        kept = (text for text in getattr(base, name) if text.partition("=")[0].strip() not in names)
+        values[name] = (*kept, *getattr(given, name))
     return replace(base, **values)
-
-
-def _assignments(base: tuple[str, ...], given: tuple[str, ...]) -> tuple[str, ...]:
-    names = {text.partition("=")[0].strip() for text in given}
-    return (*(text for text in base if text.partition("=")[0].strip() not in names), *given)
 
 
 @dataclass(frozen=True)
