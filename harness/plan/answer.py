@@ -35,8 +35,7 @@ def answer_of(plan: Plan, use: str = "", more: Sequence[str] = (), keep: Sequenc
     step, *speed = speed_texts(best, is_control=is_control) or ("",)
     beside = more or [_saving_text(plan, unit) if is_control else without] * (plan.cure is None)
     need, ends = need_text(plan, best, unit)
-    alike = () if more or plan.cure else plan.same_time
-    same = f"; as fast: {alike[0].label if len(alike) == 1 else counted(len(alike), 'setting')}" * bool(alike)
+    same = "" if more or plan.cure else _same_text(plan)
     is_kept = control is not None and control.verdict in ("TIGHT", "FITS") and without in beside
     return answer_line(
         ("Use ", Span(use or best.label, "chosen"), Span(" (TIGHT)" * is_tight, "doubt"), need),
@@ -59,6 +58,11 @@ def need_text(plan: Plan, best: Row, unit: str) -> tuple[str, str]:
     low, _, high = (size_in(size, unit) for size in found.fits)
     most, ends = (f", up to {high},", "") if best.verdict == "TIGHT" else ("", f" ({low}-{high})")
     return f": needs {_likely_text(found, unit)}{most} of {size_in(usable, unit)} usable", ends
+
+
+def _same_text(plan: Plan) -> str:
+    rows = plan.same_time
+    return f"; as fast: {rows[0].label if len(rows) == 1 else counted(len(rows), 'setting')}" * bool(rows)
 
 
 def _without_text(plan: Plan, none: Row, unit: str) -> str:

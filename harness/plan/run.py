@@ -182,7 +182,11 @@ def leanest(layouts: Iterable[_OneLayout]) -> _OneLayout | None:
     return min(as_fast(layouts), key=need_gib, default=None)
 
 
-def plan_request(request: PlanRequest, host: Host, progress: Callable[[int, int], None] | None = None) -> Planned:
+def plan_request(
+    request: PlanRequest,
+    host: Host,
+    progress: Callable[[int, int], None] | None = None,
+) -> Planned:
     """Predict all settings of all layouts; one tracer run serves them all.
 
     ``progress`` is called now and then with the number of traces made, and of all to make.
@@ -193,10 +197,7 @@ def plan_request(request: PlanRequest, host: Host, progress: Callable[[int, int]
     legal = [layout for layout in found if isinstance(layout, _Found)]
     if not legal:
         raise_all(_refusals(layout for layout in found if isinstance(layout, Unplanned)))
-    if (varied := request.varied.options) and all(not_composed(layout.settled.spec) for layout in legal):
-        raise not_known(varied[0], legal[0].settled.spec)
-    for layout in legal:  # before anything is traced
-        request.varied.check(layout.settled.spec)
+    _check_varied(request.varied, [layout.settled.spec for layout in legal])
     cache, release = trace_cache(host.shell) if request.use_cache else None, legal[0].settled.software.megatron_core
     tracing = Tracing(host, cache, progress=progress, megatron_core=release)
     traced = tracing.by_kind(layout.needed for layout in legal)
@@ -230,6 +231,14 @@ def broken_rules(settled: Settled, only: Container[str] | None = None) -> list[B
 
     problems = [BadRequestError(f"{each.id}: {each.message}", remedy=each.fix) for each in judge(settled.spec)]
     return with_cure(problems, cure(settled.spec, judge, settled.sources)) if problems else []
+
+
+def _check_varied(varied: Varied, specs: list[ExperimentSpec]) -> None:
+    """Raise BadRequestError, before anything is traced, for sizes that some layout cannot have, or none can use."""
+    if varied.options and all(map(not_composed, specs)):
+        raise not_known(varied.options[0], specs[0])
+    for spec in specs:
+        varied.check(spec)
 
 
 def _optimal(request: PlanRequest, planned: Planned) -> "Optimal":

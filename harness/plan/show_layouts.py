@@ -84,8 +84,7 @@ def _why_missing(layout: Layout | Unplanned) -> str:
 
 def _table(rows: Sequence[tuple[str, Plan, Row]], planned: Planned) -> tuple[Block, ...]:
     """Return the table; sizes that are the same in all its rows stand below it."""
-    names = [name.split() for name, *_ in rows]
-    same = [word for word in names[0] if len(names) > 1 and all(word in words for words in names)]
+    same = _shared_words([name for name, *_ in rows])
     best = {planned.best.name: " *"} if planned.best else {}
     marks = {layout.name: f" {SAME}" for layout in planned.same_time} | best
     unit = size_unit([row for *_, row in rows])
@@ -101,6 +100,10 @@ def _table(rows: Sequence[tuple[str, Plan, Row]], planned: Planned) -> tuple[Blo
         for name, plan, row in rows
     ]
     return setting_table(shown, unit, layouts=True), *([Line(f"All rows: {' '.join(same)}", "dim")] if same else [])
+
+
+def _shared_words(names: Sequence[str]) -> list[str]:
+    return [word for word in names[0].split() if len(names) > 1 and all(word in name.split() for name in names)]
 
 
 def _about(planned: Planned, plans: Sequence[Plan]) -> Iterator[str]:

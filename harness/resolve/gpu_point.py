@@ -1,6 +1,6 @@
 """Selects the operating point of a request that names no GPU type."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from harness.errors import BadRequestError, SeveralMatchError, nearest
 from harness.resolve.points import variants_of, with_num_gpus
@@ -24,13 +24,17 @@ def only_gpu_point(recipe: Recipe, request: Request) -> OperatingPoint:
     if len(choices) > 1:
         points, shown = f"{len(choices)} GPU operating points that match", tuple(choices)
         if len(choices) > _MOST_LISTED:
-            first = {choice[:2]: choice for choice in reversed([*choices])}  # one of each GPU type
-            shown = tuple(choice for choice in choices if first[choice[:2]] == choice)
+            shown = _first_of_each_gpu(choices)
             points += f" (all: mbr-perf recipes show {request.model_recipe_name})"
         raise SeveralMatchError(
             f"recipe '{recipe.header.name}' has {points}, and no -g was given: choose one", choices=shown
         )
     return matching[0] if request.num_gpus is None else with_num_gpus(matching, request.num_gpus, ()).point
+
+
+def _first_of_each_gpu(choices: Collection[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
+    first = {choice[:2]: choice for choice in reversed([*choices])}
+    return tuple(choice for choice in choices if first[choice[:2]] == choice)
 
 
 def _wanted(request: Request, points: list[OperatingPoint]) -> dict[str, str]:
