@@ -202,8 +202,8 @@ class _Run:
     def _promising(self) -> list[Tried]:
         tried = ((each, each.plan.control) for each in self.known.tried.values())
         gaining = (each for each, control in tried if control is None or control.verdict != "FITS")
-        first = sorted(gaining, key=lambda each: each.least_seconds)[:_MOST_FINE]
-        return [each for each in first if each.least_seconds < self.known.worst_of_best]
+        first, most = sorted(gaining, key=lambda each: each.least_seconds)[:_MOST_FINE], self.known.worst_of_best
+        return [each for each in first if each.least_seconds < most]
 
     def _settings(self, due: "_Due", policies: tuple[RecomputePolicy, ...]) -> Candidates:
         spec, software = due.settled.spec, due.settled.software

@@ -158,7 +158,7 @@ _MOST_PARETO = 20
 
 def news(progress: Counting, known: Searched) -> None:
     """Show how far a search has come, and the best layout so far."""
-    best = next((each for each in known.best if each.row), None)
+    best = min((each for each in known.tried.values() if each.row), key=lambda each: each.rank, default=None)
     text = f"best so far: {best.name}, {format_seconds(best.seconds)} a step" if best else "none fits so far"
     progress(sum(known.counts.values()), known.num_layouts, text)
 
