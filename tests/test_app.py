@@ -108,14 +108,6 @@ def test_each_of_several_problems_is_marked_as_an_error(mbr_perf):
     assert places == ["--gpu", "--compute_dtype", "--recompute_modules"]
 
 
-def test_each_of_several_problems_has_its_own_remedy_in_the_document(mbr_perf):
-    document = json.loads(mbr_perf("plan", "-mr", "llama3_70b", "-g", "h100", "-pp", "3", "--json").out)
-    assert [(each["error"][:3], each["remedy"][:4]) for each in document["errors"]] == [
-        ("P08", "use "),
-        ("A01", "use "),
-    ]
-
-
 def test_all_values_that_cannot_be_read_are_reported_at_once(mbr_perf):
     answer = mbr_perf("run", "-tp", "x", "--timeout", "soon", "-gb", "1.5")
     assert (answer.code, answer.out) == (2, "")

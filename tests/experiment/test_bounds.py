@@ -43,10 +43,7 @@ def test_a_layout_repeats_no_more_layers_than_a_model_can_have(text):
         parse_layout(text)
 
 
-@pytest.mark.parametrize(
-    ("value", "bound"),
-    [("5e-324", " 0.000000000001,"), ("1e300", f" {10**30},")],
-)
+@pytest.mark.parametrize(("value", "bound"), [("5e-324", " 0.000000000001,"), ("1e300", f" {10**30},")])
 def test_a_golden_value_out_of_bounds_is_named_with_its_bound(make_record, make_golden, tmp_path, value, bound):
     document = json.loads(golden_text(make_golden(make_record(seconds=2.5), {"tflops_per_gpu": 700.0})))
     path = tmp_path / "golden.json"

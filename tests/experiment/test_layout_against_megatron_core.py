@@ -13,10 +13,7 @@ from harness.experiment.model import ParallelismSpec
 from harness.units import parse_version
 from tests.experiment.test_layout import model
 
-pytestmark = [
-    pytest.mark.train,
-    pytest.mark.filterwarnings("ignore"),
-]
+pytestmark = [pytest.mark.train, pytest.mark.filterwarnings("ignore")]
 
 
 def megatron_cut(num_layers: int, mtp: int | None, par: ParallelismSpec) -> list[list[tuple[int, ...]]]:

@@ -305,11 +305,7 @@ def test_what_mbr_perf_cannot_say_is_refused_by_its_key(resolved, changes, names
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [
-        ("", "config.json:1: not JSON"),
-        ("[1]", "config.json: "),
-        ('{"a": 1, "a": 2}', "duplicate key 'a'"),
-    ],
+    [("", "config.json:1: not JSON"), ("[1]", "config.json: "), ('{"a": 1, "a": 2}', "duplicate key 'a'")],
 )
 def test_a_file_that_is_no_strict_json_is_refused(resolved, text, message):
     refused(lambda: resolved(text), message)

@@ -174,19 +174,16 @@ def test_where_cuda_graphs_forbid_what_would_fit_the_plan_without_them_is_named(
 @pytest.mark.slow
 def test_the_fewest_offloaded_layers_that_fit_are_advised(plan):
     """A published point of a GB200 offloads 40 of 80 layers; NVLink-C2C hides their copies and not those of 70."""
-    job = ("-mr", "llama3_70b", "-g", "gb200", "-c", "fp8_cs")
-    found = json.loads(plan(*job, "--json").out)
-    steps = [
-        step["text"].split()[1][:-1] for step in found["layouts"][0]["steps_to_fit"] if step["step"] == "offloading"
-    ]
-    assert (found["recommended"], steps[1:]) == (None, ["0"])
-    rows = {
-        num: json.loads(plan(*job, "-ol", str(num), "--json").out)["settings"][0]
-        for num in (int(steps[0]), int(steps[0]) - 1, 70)
-    }
-    assert [row["verdict"] for row in rows.values()] == ["FITS", "TIGHT", "FITS"]
-    own, more, _, most = (row["step_time_s"] for row in (found["settings"][0], *rows.values()))
-    assert own == more < most
+    job = ("-mr", "llama3_70b", "-g", "gb200", "-c", "fp8_cs", "--json")
+    found = json.loads(plan(*job).out)
+    steps = [each["text"] for each in found["layouts"][0]["steps_to_fit"] if each["step"] == "offloading"]
+    few = int(re.findall(r"-ol (\d+)", steps[0])[0])
+    assert (found["recommended"], "-ol 0: " in steps[1]) == (None, True)
+    own, least, fewer, most = (
+        json.loads(plan(*job, *num).out)["settings"][0] for num in ((), *(("-ol", str(n)) for n in (few, few - 1, 70)))
+    )
+    assert [row["verdict"] for row in (own, least, fewer, most)] == ["OOM", "FITS", "TIGHT", "FITS"]
+    assert own["step_time_s"] == least["step_time_s"] < most["step_time_s"]
 
 
 def test_without_a_gpu_several_points_are_commands_also_for_several_layouts(plan):

@@ -149,13 +149,7 @@ def test_a_layout_is_pasted_with_its_sizes(spec):
     assert json_of(planned_document(both))["layouts"][1]["to_paste"][0]["megatron_lm"] == options
 
 
-@pytest.mark.parametrize(
-    ("capacity", "starts"),
-    [
-        (10**9, ("Nothing fits ", "1. ")),
-        (None, ("The memory ",)),
-    ],
-)
+@pytest.mark.parametrize(("capacity", "starts"), [(10**9, ("Nothing fits ", "1. ")), (None, ("The memory ",))])
 def test_where_nothing_fits_the_ladder_ends_at_parallelism_and_without_a_memory_nothing_is_judged(
     spec, capacity, starts
 ):

@@ -98,8 +98,7 @@ def near(value):
 
 
 @pytest.mark.parametrize(
-    "point",
-    [pytest.param(each, marks=pytest.mark.slow) if each.startswith(_LARGE) else each for each in POINTS],
+    "point", [pytest.param(each, marks=pytest.mark.slow) if each.startswith(_LARGE) else each for each in POINTS]
 )
 def test_every_figure_of_a_shipped_point_is_the_known_one(point, tmp_path):
     found = planned(point, tmp_path)

@@ -46,11 +46,7 @@ def test_comments_name_the_sources_and_what_is_usual(mbr_perf, folder):
 
 @pytest.mark.parametrize(
     ("output", "message"),
-    [
-        ("mine.txt", "-o mine.txt: "),
-        ("there.yaml", "-o there.yaml: "),
-        ("no/such/mine.yaml", "-o no/such/mine.yaml: "),
-    ],
+    [("mine.txt", "-o mine.txt: "), ("there.yaml", "-o there.yaml: "), ("no/such/mine.yaml", "-o no/such/mine.yaml: ")],
 )
 def test_a_place_that_does_not_fit_is_refused_and_nothing_is_written(mbr_perf, folder, output, message):
     (folder / "there.yaml").write_text("mine\n")

@@ -49,8 +49,7 @@ def test_without_a_command_the_commands_with_a_schema_are_listed(mbr_perf):
 
 
 @pytest.mark.parametrize(
-    ("typed", "hint"),
-    [("runn", "'run'"), ("golden", ": golden export, golden list"), ("help", "")],
+    ("typed", "hint"), [("runn", "'run'"), ("golden", ": golden export, golden list"), ("help", "")]
 )
 def test_an_unknown_command_is_refused_with_the_nearest_names(mbr_perf, typed, hint):
     answer = mbr_perf("schema", typed)

@@ -211,10 +211,7 @@ def test_all_that_cannot_be_read_is_named_before_the_first_line(tmp_path):
 
 @pytest.mark.parametrize(
     ("line", "host", "rank"),
-    [
-        ("my.job/0 [default3]:[rank11]: KeyError: 3", "my.job/0", 11),
-        ("[trainer3]:KeyError: 3", None, 3),
-    ],
+    [("my.job/0 [default3]:[rank11]: KeyError: 3", "my.job/0", 11), ("[trainer3]:KeyError: 3", None, 3)],
 )
 def test_names_that_launchers_put_before_a_line_are_no_part_of_it(tmp_path, line, host, rank):
     log = tmp_path / "a.log"
