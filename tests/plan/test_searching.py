@@ -87,18 +87,14 @@ def test_layouts_that_share_stages_cost_what_each_costs_alone(found):
 
 def test_layouts_as_fast_as_the_best_are_marked(found):
     out = io.StringIO()
-    print_page(
-        Console(file=out, width=300, color_system=None), search_page(found, PlanRequest(asked=SFT), show_all=True)
-    )
+    page = search_page(found, PlanRequest(asked=SFT), show_all=True)
+    print_page(Console(file=out, width=300, color_system=None), page)
     text = out.getvalue()
     fastest, (shared, *_) = found.best[0].seconds, re.findall(r"^All rows: (.*)", text, re.M)
     alike = [each.name for each in found.best[1:] if each.seconds <= fastest * (1 + ratio_error().share)]
     marked = re.findall(r"^(\S.*?) = ", text[: text.index("All rows: ")], re.M)
-    assert (
-        [{*name.split(), *shared.split()} - {"vp=none"} for name in marked]
-        == [set(name.split()) for name in alike]
-        != []
-    )
+    named = [{*name.split(), *shared.split()} - {"vp=none"} for name in marked]
+    assert named == [set(name.split()) for name in alike] != []
     assert "\n=: " in text
 
 
@@ -111,15 +107,12 @@ def test_the_micro_batch_that_the_search_chose_is_not_assumed(found):
 @pytest.mark.parametrize("num", [3, 20, 21, 90])
 def test_a_long_pareto_set_keeps_its_ends_and_the_recommended_setting(found, num):
     tried, row = found.pareto[0]
-    sizes = [2**30 * (at if at < 10 else 100 + at) for at in range(num)]
-    rows = [
-        replace(
-            row,
-            prediction=replace(row.prediction, stages=(replace(row.prediction.stages[0], peaks={"schedule": size}),)),
-        )
-        for size in sizes
-    ]
-    front = [(tried, each) for each in rows]
+
+    def of_size(gib: int):
+        stage = replace(row.prediction.stages[0], peaks={"schedule": gib * 2**30})
+        return replace(row, prediction=replace(row.prediction, stages=(stage,)))
+
+    front = [(tried, of_size(at if at < 10 else 100 + at)) for at in range(num)]
     kept = thinned(front, keep=front[1])
     assert len(kept) == min(num, 20)
     assert [front[0], front[1], front[-1]] == [kept[0], kept[1], kept[-1]]
@@ -142,12 +135,10 @@ def test_that_nothing_fits_is_an_answer():
     assert nothing.least[0] > 12 * 2**30 or nothing.nearest.lacking > 0
     request = PlanRequest(asked=SFT, fit_into_gib=12.0)
     assert "closest: tp=4 pp=" in plain(search_page(nothing, request).answer.words)
-    closest = search_document(nothing, request).closest
+    closest, near = search_document(nothing, request).closest, nothing.nearest
     assert (closest.layout[:5], closest.needs_bytes > 12 * 2**30) == ("tp=4 ", True)
-    assert (closest.recompute, closest.needs_bytes) in (
-        (None, int(nothing.least[0])),
-        (nothing.nearest and nothing.nearest.smallest.text, nothing.nearest and nothing.nearest.lacking + 12 * 2**30),
-    )
+    known = (near.smallest.text, near.lacking + 12 * 2**30) if near else (None, int(nothing.least[0]))
+    assert (closest.recompute, closest.needs_bytes) == known
 
 
 def test_the_page_of_a_search_says_how_far_it_came(found):
