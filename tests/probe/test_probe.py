@@ -109,17 +109,14 @@ def test_a_probe_alone_calibrates_and_plans_say_so(mbr_perf, tmp_path, monkeypat
     ("gb300", "bf16 experts", "b300 gb200 gb300"), ("h100", "bf16 host-bound experts", "h100"),
 ])  # fmt: skip
 def test_seconds_name_the_measured_steps_nearest_to_them(gpu, kind, whose):
-    found, source = sources_of(gpu, kind), source_of(gpu, kind)
+    found, text = sources_of(gpu, kind), (source := source_of(gpu, kind)).text
     assert " ".join(name for name, _ in found) == whose
-    assert all(f"{share * 100:.1f} % off" in source.text for share, _ in found.values())
+    assert all(f"{share * 100:.1f} % off" in text for share, _ in found.values())
     is_own = (gpu, kind) in found
     assert (source.kind, " ".join(source.gpus)) == ("measured" if is_own else "borrowed", whose)
     assert source.rows == sum(num for _, num in found.values())
     assert min(found.values())[0] <= source.error <= max(found.values())[0] + 1e-4
-    assert ("borrowed from" in source.text, f"no {gpu} {kind} step is measured" in source.text) == (
-        not is_own,
-        not is_own,
-    )
+    assert ("borrowed from" in text, f"no {gpu} {kind} step is measured" in text) == (not is_own, not is_own)
 
 
 def test_errors_of_a_class_and_of_whole_gpu_types_add_as_squares():
