@@ -24,9 +24,9 @@ from harness.predict.device import DeviceNeeds
 from harness.predict.exact import ExactSetting
 from harness.predict.ledger import PeakName
 from harness.predict.prediction import Verdict, reserved_of
-from harness.predict.ranges import StepSource
 from harness.predict.reserved import Drawn
 from harness.predict.search import Plan, Row
+from harness.predict.step_ranges import StepSource
 from harness.records.prediction import Source, StagePrediction
 from harness.show.json import Document, Shown, Text, at
 

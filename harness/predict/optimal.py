@@ -17,9 +17,8 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.predict.compose import ChunkCost, Parameters
 from harness.predict.mixes import Mix, Mixer
 from harness.predict.model_states import Adam
-from harness.predict.optimizer_time import Exchange
 from harness.predict.stage_search import Plans, Room, StageSearch
-from harness.predict.time_model import Clock
+from harness.predict.time_model import Clock, Exchange
 
 # Steps whose seconds differ by less, as a share, are as fast.
 SAME_TIME = 1e-9

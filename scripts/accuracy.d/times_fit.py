@@ -13,14 +13,15 @@ import numpy as np
 from page import data_text
 from times_steps import SCATTER, Step
 
-from harness.predict import ranges, time_model
+from harness.predict import step_ranges, time_model
 from harness.predict.calibration import least_squares
-from harness.predict.ranges import ENOUGH_ROWS, STEPS_WIDENED, borrowed, step_spread
+from harness.predict.ranges import ENOUGH_ROWS, borrowed
+from harness.predict.step_ranges import STEPS_WIDENED, step_spread
 from harness.predict.time_model import LIKELY, Efficiency, StepTime, base_of, kind_of_error
 from harness.records.store import write_atomically
 from harness.units import grouped
 
-FILE = Path(ranges.__file__).with_name("fitted_times.json")
+FILE = Path(step_ranges.__file__).with_name("fitted_times.json")
 
 # Where the fit starts: at the values that other GPUs keep. Collectives without NVLS, which the settings of the rows turn off,
 # start lower. The seconds of the host are guesses to start from: an operation of torch with its autograd node, and a call of a module
@@ -242,5 +243,5 @@ def write(found: Fit) -> None:
         "written_by": "scripts/accuracy time --fit",
     }
     write_atomically(FILE, data_text(document))
-    ranges.fitted.cache_clear()
+    step_ranges.fitted.cache_clear()
     time_model.typical.cache_clear()

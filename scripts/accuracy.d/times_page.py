@@ -10,7 +10,8 @@ from typing import Any
 from page import plain, signed, table
 from times_fit import BOUNDS, BOUNDS_OF_OTHERS, FEW_MODELS, MEANING, START, Compared, Fit
 
-from harness.predict.ranges import ENOUGH_ROWS, STEPS_WIDENED, step_spread
+from harness.predict.ranges import ENOUGH_ROWS
+from harness.predict.step_ranges import STEPS_WIDENED, step_spread
 from harness.predict.time_model import kind_of_error
 from harness.units import counted, grouped
 

@@ -19,9 +19,9 @@ from harness.experiment.recompute import parse_recompute
 from harness.launch.environment import Host
 from harness.predict.compose import ChunkCost, Op, Work
 from harness.predict.experts import at_pace
-from harness.predict.ranges import generation_of
 from harness.predict.search import Traces
 from harness.predict.stages import Composer
+from harness.predict.step_ranges import generation_of
 from harness.predict.time_model import Clock, Efficiency, StepTime, kind_of_step, step_time
 from harness.resolve.recipe import Request
 from harness.resolve.resolve import resolve

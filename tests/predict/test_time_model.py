@@ -9,9 +9,18 @@ from harness.experiment.gpu import GPUS
 from harness.experiment.model import MoeModel
 from harness.predict.compose import ChunkCost, Parameters, PassSizes, Work
 from harness.predict.experts import captured
-from harness.predict.optimizer_time import COPY, host_seconds, muon_flops
-from harness.predict.ranges import step_spread
-from harness.predict.time_model import AGAIN, ATTENTION, CALL, kind_of_step, step_time, typical
+from harness.predict.step_ranges import step_spread
+from harness.predict.time_model import (
+    AGAIN,
+    ATTENTION,
+    CALL,
+    COPY,
+    host_seconds,
+    kind_of_step,
+    muon_flops,
+    step_time,
+    typical,
+)
 from harness.records.trace import OpCost
 
 H100 = GPUS["h100"]

@@ -7,7 +7,8 @@ import pytest
 from harness.experiment.gpu import GPUS
 from harness.predict.probing import constants_of
 from harness.predict.products import slowdown
-from harness.predict.ranges import borrowed, source_of, sources_of
+from harness.predict.ranges import borrowed
+from harness.predict.step_ranges import source_of, sources_of
 from harness.predict.time_model import KERNEL_S
 from harness.records.calibration import Probe, ProbedRow
 
