@@ -7,6 +7,10 @@ HOST_STATE_BYTES = 16
 HOST_BUILD_BYTES = 4
 """Per parameter at the start. megatron-core 0.16.1 first copies whole weights, then its share of them."""
 
+HOST_ADAM_PER_S = 1.24e9
+"""Parameters that a thread updates in a second of its own: torch 2.13's fused AdamW on an AMD EPYC that other programs
+used too, best of 7 steps (results/benchmarks/host_adam.json). Processors differ."""
+
 
 def least_parameters(spec: ExperimentSpec) -> tuple[int, int]:
     """Return the weights of attention and feed-forward of dense layers and of experts that some rank holds at least.

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 
 from harness.experiment.effective import Implementation
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.optimizer_states import on_host
+from harness.experiment.optimizer_states import HOST_ADAM_PER_S, on_host
 from harness.predict.model_states import Adam, widens_bf16_moments
-from harness.predict.time_model import HOST_ADAM_PER_S
 
 # Tokens of the busiest expert-parallel rank over the mean, for routing that nothing forces to be even. With a bias per
 # expert, which follows the load from step to step, published peaks of 100 steps stay below 1.25, the usual capacity

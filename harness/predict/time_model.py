@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, get_args
 from harness.experiment.communication import Group, extent, group_bandwidth
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import PeakKey
-from harness.experiment.optimizer_states import on_host
+from harness.experiment.optimizer_states import HOST_ADAM_PER_S, on_host
 from harness.predict.compose import ChunkCost, Op, Parameters
 from harness.predict.experts import captured, expert_launch_s
 from harness.predict.model_states import Adam, owned_parameters, state_bytes
@@ -334,10 +334,6 @@ class Clock:
 COPY = 0.80
 """Share of the link to the host that copies of pinned memory reach. Chosen by hand, with the only published H100 row of
 activation offloading in view: with 0.80 that row is predicted 4 % too fast."""
-
-HOST_ADAM_PER_S = 1.24e9
-"""Parameters that a thread updates in a second of its own: torch 2.13's fused AdamW on an AMD EPYC that other programs
-used too, best of 7 steps (results/benchmarks/host_adam.json). Processors differ."""
 
 _NEWTON_SCHULZ_STEPS = 5  # megatron-core's default
 _PRODUCTS_PER_STEP = 3

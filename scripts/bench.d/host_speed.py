@@ -4,7 +4,7 @@ import time
 
 from result import Result
 
-from harness.predict.time_model import HOST_ADAM_PER_S
+from harness.experiment.optimizer_states import HOST_ADAM_PER_S
 
 _NUM = 20_000_000  # above any cache: 320 MB of weights, gradients and moments
 _STEPS = 7
