@@ -8,7 +8,8 @@ import shutil
 import pytest
 
 from harness.records.rank import Failure
-from harness.show.terminal import Console, visible
+from harness.show.page import visible
+from harness.show.terminal import Console
 from tests.jobs.test_slurm import RECIPE, ROOT
 from tests.nightly.night_recordings import Stage
 from tests.snapshot_pickles import Allocator, written
