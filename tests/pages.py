@@ -2,8 +2,6 @@
 
 from html.parser import HTMLParser
 
-VOID = {"meta", "br", "wbr"}
-
 
 class Tags(HTMLParser):
     """The tags of a page in order, each with its attributes; fails on tags that do not close in order."""
@@ -17,7 +15,7 @@ class Tags(HTMLParser):
 
     def handle_starttag(self, tag, attrs):
         self.each.append((tag, dict(attrs)))
-        if tag not in VOID:
+        if tag not in ("meta", "br", "wbr"):
             self._open.append(tag)
 
     def handle_endtag(self, tag):

@@ -21,6 +21,7 @@ from harness.records.collect import collect
 from harness.records.job import JobRun
 from harness.records.rank import placed
 from harness.records.run import RunRecord
+from harness.units import utc_now
 
 
 def nodes_of(launch: BatchLaunch, node_rank: int = 0) -> Nodes:
@@ -94,7 +95,7 @@ def unstarted_record(run: JobRun, failure: str, host: Host, software: Software |
         failure=failure,
         notes=(*run.notes, *collected.notes),
         no_prediction="nothing was launched",
-        provenance=provenance(time.monotonic(), None, ranks, collected.nodes, host),
+        provenance=provenance((utc_now(), time.monotonic()), None, ranks, collected.nodes, host),
     )
 
 

@@ -15,7 +15,7 @@ from harness.launch.supervise import ended_badly
 from harness.launch.warm import WarmParents
 from harness.measure.bridge import keep_config
 from harness.measure.prediction import KeptPrediction, predicting
-from harness.measure.provenance import provenance
+from harness.measure.provenance import Began, provenance
 from harness.measure.ranks import read_back, status_of, suspicions
 from harness.measure.understanding import Understood
 from harness.records.collect import RESTARTED, LaunchOutcome, collect, outcome_of_node
@@ -24,6 +24,7 @@ from harness.records.rank import placed
 from harness.records.redact import redact
 from harness.records.run import REPLAYED, RunRecord, no_time
 from harness.records.store import write_atomically, write_record
+from harness.units import utc_now
 
 PATIENCE_S = 60.0
 _POLL_S = 0.2
@@ -72,7 +73,7 @@ def launched(
     The run's folder exists and holds no run. ``kept``, ``before_start``: as for `predicting`. ``amended`` completes the
     record before it is committed. RunFailedError as in :func:`disk_faults_reported`.
     """
-    began_s, run_dir, nodes = time.monotonic(), understood.launch.run_dir, understood.launch.nodes
+    began, run_dir, nodes = (utc_now(), time.monotonic()), understood.launch.run_dir, understood.launch.nodes
     number = f"_node_{nodes.node_rank:03d}" if nodes.node_rank else ""  # nodes share the folder
     with disk_faults_reported(run_dir):
         write_atomically(run_dir / "spec.json", understood.spec)
@@ -86,7 +87,7 @@ def launched(
                 outcome = execute(understood.plan, on_progress=on_progress, parents=parents)
             made = predicted(outcome.signal)
         late = wait_for_other_nodes(run_dir, nodes) if nodes.node_rank == 0 else ()
-        record = amended(_with_restart(run_dir, _record(understood, run_id, began_s, outcome, late, made)))
+        record = amended(_with_restart(run_dir, _record(understood, run_id, began, outcome, late, made)))
         if nodes.node_rank == 0:
             write_record(run_dir, record)
     return Ran(record, run_dir, outcome.signal)
@@ -104,7 +105,7 @@ def _with_restart(run_dir: Path, record: RunRecord) -> RunRecord:
 def _record(
     understood: Understood,
     run_id: str,
-    began_s: float,
+    began: Began,
     outcome: LaunchOutcome,
     late_nodes: tuple[str, ...],
     kept: KeptPrediction,
@@ -132,5 +133,5 @@ def _record(
         notes=notes,
         prediction=kept.prediction,
         no_prediction=kept.reason,
-        provenance=provenance(began_s, plan, ranks, collected.nodes, understood.host),
+        provenance=provenance(began, plan, ranks, collected.nodes, understood.host),
     )

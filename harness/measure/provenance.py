@@ -4,7 +4,6 @@ import os
 import platform
 import time
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import harness
@@ -15,21 +14,24 @@ from harness.records.folders import checkout_dir
 from harness.records.rank import RankRecord, processor_name
 from harness.records.redact import own_command
 from harness.records.run import NodeSample, Provenance
+from harness.units import utc_now
+
+Began = tuple[str, float]
+"""When a run began: UTC, and by the monotonic clock, since a wall clock may be set back."""
 
 
 def provenance(
-    began_s: float, plan: Plan | None, ranks: tuple[RankRecord, ...], nodes: tuple[NodeSample, ...], host: Host
+    began: Began, plan: Plan | None, ranks: tuple[RankRecord, ...], nodes: tuple[NodeSample, ...], host: Host
 ) -> Provenance:
-    """Facts of a run that began at ``began_s`` of the monotonic clock. Versions and devices are those of rank 0.
+    """Facts of a run. Versions and devices are those of rank 0.
 
     ``plan`` None: nothing was started.
     """
     first, checkout = next((rank for rank in ranks if rank.device), None), checkout_dir()
-    finished, duration_s = datetime.now(UTC), round(time.monotonic() - began_s, 3)
     return Provenance(
-        started_at=(finished - timedelta(seconds=duration_s)).isoformat(timespec="seconds"),
-        finished_at=finished.isoformat(timespec="seconds"),
-        duration_s=duration_s,
+        started_at=began[0],
+        finished_at=utc_now(),
+        duration_s=round(time.monotonic() - began[1], 3),
         command=own_command(),
         mbr_perf=harness.__version__,
         git_commit=git_commit(),

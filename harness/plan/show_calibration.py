@@ -1,6 +1,6 @@
 """Shows what `plan --calibrate` fitted."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from harness.records.calibration import Calibration, FittedConstant, RunErrors
@@ -17,6 +17,7 @@ class CalibrationDocument(Document):
     calibration: Calibration
 
 
+_LEGEND = "Error: predicted / measured - 1. Left out: predicted with a fit to the other runs"
 # A rate of a GPU by itself lies within this factor of what steps of its type give.
 _FAR = 1.25
 
@@ -34,30 +35,25 @@ def calibration_page(calibration: Calibration, path: Path) -> Page:
         right=built_in,
     )  # fmt: skip
     used = calibration_path(calibration.gpu)
-    is_used = used.resolve() == path.resolve()
-    where = f"kept in {path}, and used" if is_used else f"kept in {path}, which nothing reads: {used} is used"
-    legend = "Error: predicted / measured - 1. Left out: predicted with a fit to the other runs"
-    errors = (_errors(calibration.runs), Line(legend, "dim", hang=2)) if calibration.runs else ()
+    kept = "" if used.resolve() == path.resolve() else f"kept in {path}; "
+    errors = (_errors(calibration.runs), Line(_LEGEND, "dim", hang=2)) if calibration.runs else ()
     return Page((
-        Line(f"Calibrated {', '.join(each.name for each in found)} of {calibration.gpu}: {where} by `plan` and `run`."),
+        Line(f"Calibrated {', '.join(each.name for each in found)} of {calibration.gpu}: {kept}`plan` and `run` use {used}."),
         GAP,
         constants,
         GAP,
         *errors,
-        listing(map(_far, filter(_is_far, found)), style="doubt"),
+        listing(_doubts(found), style="doubt"),
         listing((f"Ignored: {run}: {why}" for run, why in calibration.refused.items()), style="doubt"),
     ))  # fmt: skip
 
 
-def _is_far(constant: FittedConstant) -> bool:
-    """Whether a share of a data sheet's rate is far from the built-in one; the host's seconds differ by machine."""
-    ratio = (constant.value or 0) / constant.built_in if constant.built_in else 1
-    return not constant.name.endswith(("_s", "_bytes")) and not 1 / _FAR <= ratio <= _FAR
-
-
-def _far(constant: FittedConstant) -> str:
-    built_in, value = (_value(constant, each) for each in (constant.built_in, constant.value))
-    return f"Doubt: {constant.name} {value} is far from {built_in}, by measured steps: was the GPU throttled or shared?"
+def _doubts(found: Iterable[FittedConstant]) -> Iterator[str]:
+    """Yield shares of the data sheet that are far from the built-in ones; the host's seconds differ by machine."""
+    for each in found:
+        name, (built_in, value) = each.name, (_value(each, of) for of in (each.built_in, each.value))
+        if not name.endswith(("_s", "_bytes")) and not 1 / _FAR <= (each.value or 0) / each.built_in <= _FAR:
+            yield f"Doubt: {name} {value} is far from {built_in}, by measured steps: was the GPU throttled or shared?"
 
 
 def _errors(runs: Sequence[RunErrors]) -> Table:
