@@ -34,11 +34,11 @@ def calibration_page(calibration: Calibration, path: Path) -> Page:
         ],
         right=built_in,
     )  # fmt: skip
-    used = calibration_path(calibration.gpu)
+    used, names = calibration_path(calibration.gpu), ", ".join(each.name for each in found)
     kept = "" if used.resolve() == path.resolve() else f"kept in {path}; "
     errors = (_errors(calibration.runs), Line(_LEGEND, "dim", hang=2)) if calibration.runs else ()
     return Page((
-        Line(f"Calibrated {', '.join(each.name for each in found)} of {calibration.gpu}: {kept}`plan` and `run` use {used}."),
+        Line(f"Calibrated {names} of {calibration.gpu}: {kept}`plan` and `run` use {used}."),
         GAP,
         constants,
         GAP,
