@@ -16,6 +16,7 @@ from harness.foreign.settings import rows_of
 from harness.foreign.shell_script import Word
 from harness.resolve.recipe import LEAVES, ForeignSource, Request, at_path
 from harness.resolve.resolve import resolve
+from harness.show.request_text import assumed_lines
 from tests.commands import refused
 from tests.imported_logs import MEGATRON_LM
 
@@ -263,7 +264,7 @@ def test_without_context_parallelism_its_communication_is_no_matter(spec):
         ("--config-logger-dir logged", "--config-logger-dir logged "),
         ("--fp8-format e4m3 --fp8-recipe mxfp8 --fp8-param-gather", "gathered weights"),
         ("--seq-length 32768 --max-position-embeddings 32768", "1.00 GiB for each micro-batch"),
-        ("--delay-wgrad-compute", "--delay-wgrad-compute "),
+        ("--delay-wgrad-compute --deterministic-mode", "--delay-wgrad-compute "),
         ("--moe-deepep-num-sms 24", "--moe-deepep-num-sms"),
         ("--eval-micro-batch-size 1", ""),
         ("--rotary-interleaved", "--rotary-interleaved "),
@@ -278,6 +279,7 @@ def test_without_context_parallelism_its_communication_is_no_matter(spec):
 def test_what_changes_some_steps_or_is_not_counted_is_noted_and_nothing_else(resolved, argument, remark):
     notes = [note for note in resolved(f"{SMALLEST} {argument}").notes if not re.search("--bf16|32768, not 32", note)]
     assert len(notes) == bool(remark) and all(remark in note for note in notes), notes
+    assert len(assumed_lines(notes)) == ("not all is predicted" in "".join(notes))
 
 
 @pytest.mark.parametrize(

@@ -179,6 +179,8 @@ def test_one_command_avoids_all_rules_that_refuse_a_point(mbr_perf):
     assert json.loads(mbr_perf("plan", *REFUSED, "--json").out)["legal_with"] == cure
     assert named(mbr_perf("plan", *REFUSED, "--search")) == ["plan", *REFUSED, "--search", *cure]
     assert mbr_perf("check", *REFUSED, "--no_megatron", *cure).code == 0
+    typed = ("plan", "-mr", "moonlight_16b", "-g", "h100", "--cuda_graph_impl", "transformer_engine")
+    assert named(mbr_perf(*typed)) == [*typed, "--cuda_graph_scope", "attn,moe_router,moe_preprocess"]
 
 
 @pytest.mark.parametrize(("options", "broken"), [

@@ -91,16 +91,18 @@ def test_a_rehearsal_measures_every_part_of_the_processor_and_calibrates_nothing
 def test_a_probe_alone_calibrates_and_plans_say_so(mbr_perf, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "results").mkdir()
-    probe = Probe(
-        gpu="h100", device="NVIDIA H100 80GB HBM3", constants=TRUE | {"outside_allocator_bytes": 2**30}, rows=()
-    )
+    expected = TRUE | {"outside_allocator_bytes": 2**30}
+    probe = Probe(gpu="h100", device="NVIDIA H100 80GB HBM3", constants=expected)
     (tmp_path / "probe.json").write_text(probe.model_dump_json())
     out = tmp_path / "h100.json"
     done = mbr_perf("plan", "--calibrate", tmp_path / "probe.json", "--out", out, "--json")
     assert done.code == 0, done.err
     kept = {c["name"]: c["value"] for c in json.loads(done.out)["calibration"]["constants"]}
-    expected = TRUE | {"outside_allocator_bytes": 2**30}
     assert {name: kept[name] for name in expected} == expected
+    slow = probe.model_copy(update={"constants": TRUE | {"gemm_bf16": 0.4}})
+    (tmp_path / "probe.json").write_text(slow.model_dump_json())
+    told = mbr_perf("plan", "--calibrate", tmp_path / "probe.json", "--out", out).out
+    assert ("Doubt: gemm_bf16 0.4 " in told, "Doubt: memory" in told) == (True, False)
 
 
 @pytest.mark.parametrize(("gpu", "kind", "whose"), [
