@@ -18,6 +18,7 @@ from harness.records.job import (
     JobRecord,
     JobRun,
     SubmittedRecord,
+    attempt_files,
     attempts_of,
     past_time_limit,
     read_submitted,
@@ -227,7 +228,7 @@ def before_python(job: JobRecord) -> str:
 
     Empty if a node did start, or if the job printed nothing.
     """
-    if attempts_of(Path(job.job_dir)):
+    if attempt_files(Path(job.job_dir)):
         return ""
     lines = [line.strip() for text in log_ends(job) for line in _STEERING.sub("", text).splitlines()]
     printed = [line for line in lines if line and not _CONSEQUENCE.match(line)]

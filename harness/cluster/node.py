@@ -30,8 +30,8 @@ from harness.records.job import (
     JobRun,
     Meeting,
     SubmittedRecord,
+    attempt_files,
     attempt_path,
-    attempts_of,
     past_time_limit,
 )
 from harness.records.run import RunRecord
@@ -85,7 +85,7 @@ def place_of(job: JobRecord, shell: Mapping[str, str]) -> Place:
     else:
         rank, head = number("PET_NODE_RANK"), shell.get("PET_MASTER_ADDR", "")
         # Kubernetes counts no restarts of a job; a first node that finds an attempt has been started again.
-        begun = len(attempts_of(Path(job.job_dir))) if rank == 0 else 0
+        begun = len(attempt_files(Path(job.job_dir))) if rank == 0 else 0
         place = Place(job.name, begun, rank, number("PET_NNODES"), shell.get(NODE_NAME, head), head)
         if not head:
             problems.append(BadRequestError("PET_MASTER_ADDR is not set", remedy=remedy))

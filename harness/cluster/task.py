@@ -20,7 +20,16 @@ from harness.launch.plan import free_port
 from harness.launch.warm import WarmParents
 from harness.records.collect import LaunchOutcome, outcome_of_node
 from harness.records.folders import closed_to_others
-from harness.records.job import JobAttempt, JobRecord, JobRun, attempt_path, attempts_of, read_job, time_limit_note
+from harness.records.job import (
+    JobAttempt,
+    JobRecord,
+    JobRun,
+    attempt_files,
+    attempt_path,
+    attempts_of,
+    read_job,
+    time_limit_note,
+)
 from harness.records.store import RECORD, write_atomically, write_once
 from harness.records.strict_json import read_document
 from harness.show.page import AMOUNT
@@ -49,7 +58,7 @@ def main(argv: Sequence[str] | None = None, part: Part | None = None) -> int:
     except HarnessError as error:
         narrate(f"error: {error}")
         code = error.exit_code
-    return 0 if attempts_of(asked.job_dir) and not read_job(asked.job_dir).options.serves_nodes else int(code)
+    return 0 if attempt_files(asked.job_dir) and not read_job(asked.job_dir).options.serves_nodes else int(code)
 
 
 def run_task(job_dir: Path, master_addr: str | None, part: Part) -> ExitCode:

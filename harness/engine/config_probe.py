@@ -128,7 +128,7 @@ def _answered_here(question: Question) -> dict[str, Any]:
 
 
 def _read(code: int, answered: str, words: bytes) -> dict[str, Any]:
-    if code:
+    if code or not answered:
         return {"problem": f"ended with exit code {code}: {quoted_error(words)}"}
     answers: dict[str, Any] = json.loads(answered)
     return answers

@@ -39,7 +39,7 @@ _MISSING = {"nan", "inf", "-inf"}
 _MAX_BYTES = 256 * 1024**2
 _MAX_PROBLEMS = 10
 _MAX_KEYS = 8
-_LARGEST = 1e18
+_LARGEST, _SMALLEST = 1e18, 1e-100
 
 GoldenFormat = LogFormat | Literal["mbr-perf"]
 
@@ -145,12 +145,13 @@ class _Reading:
     def number(self, value: Any, *keys: str) -> float | None:
         """Return the number; NaN where the metric may have one, None for null and for anything else."""
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if is_number and abs(value) <= _LARGEST:
+        if is_number and (value == 0 or _SMALLEST <= abs(value) <= _LARGEST):
             return float(value)
-        if is_number and keys[-1] in _MAY_BE_NAN:
+        if is_number and keys[-1] in _MAY_BE_NAN and not abs(value) < math.inf:  # isfinite overflows for a long integer
             return math.nan
         if value is not None:
-            self.refuse(*keys, f"{_shown(value)} is not a number")
+            is_far = is_number and value == value  # noqa: PLR0124 # not NaN
+            self.refuse(*keys, "the number is out of range" if is_far else f"{_shown(value)} is not a number")
         return None
 
     def series(self, metric: object, name: str) -> dict[int, float]:

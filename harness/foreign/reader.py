@@ -20,6 +20,8 @@ from harness.records.strict_yaml import table_in
 from harness.units import GB, MIB, counted
 
 _ALL_RANKS = "allranks"
+# One report per rank and iteration. Later reports are left out, with a note.
+_MAX_MEMORY_REPORTS = 200_000
 _MAX_NOTES = 5
 _LARGEST = 1e100
 _MOST_MEMORY = 1e9  # GB or MB of one rank
@@ -70,7 +72,7 @@ class LogReader:
         self._attempts = _Attempts()
         self._waiting: dict[str, _StepTimes] = {}
         self._memory: list[RankMemory] = []
-        self._num_cut = self._num_lines = self._open_line = 0
+        self._num_memory = self._num_cut = self._num_lines = self._open_line = 0
         self._has_other_losses = False
         self._first_cut = ""
         self._times: list[str | None] = [None, None]
@@ -179,7 +181,9 @@ class LogReader:
                 if name.strip() in _COUNTERS and value is not None and 0 <= value < _MOST_MEMORY:
                     counters.setdefault(_COUNTERS[name.strip()], round(value * unit))
             self._signs.add("bridge" if unit == GB else "megatron-lm")
-            self._memory.append(RankMemory(int(match[1]), int(match[2]), line.where, **counters))
+            self._num_memory += 1
+            if len(self._memory) < _MAX_MEMORY_REPORTS:
+                self._memory.append(RankMemory(int(match[1]), int(match[2]), line.where, **counters))
 
     def _steps_of(self, line: LogLine) -> "_StepTimes":
         return self._waiting.setdefault(line.source, _StepTimes())
@@ -206,6 +210,8 @@ class LogReader:
     def _notes_at_the_end(self) -> Iterator[str]:
         if self._num_cut:
             yield f"{counted(self._num_cut, 'line')} of iterations cut short, first at {self._first_cut}"
+        if len(self._memory) < self._num_memory:
+            yield f"{self._num_memory - len(self._memory)} of {self._num_memory} memory reports left out"
         for steps in self._waiting.values():
             steps.lose(len(steps.waiting))
         lost = [steps for steps in self._waiting.values() if steps.first_lost]

@@ -92,6 +92,8 @@ def _missing_facts(ranks: Sequence[RankRecord], num_ranks: int) -> tuple[str, ..
     return (always, f"the memory of {num_ranks - len(read)} of {num_ranks} ranks; only that of rank {listed}")
 
 
+# Times of a log mostly name no zone. No time zone is further ahead of UTC.
+_MOST_AHEAD = timedelta(hours=14)
 _NO_ZONE = "; they name no time zone, so mbr-perf assumes UTC"
 
 
@@ -109,9 +111,11 @@ class JobTimes:
 def job_times(log: ForeignLog, now: datetime) -> JobTimes:
     """Return the times of the job, which are those of the log's first and last line."""
     first, last = _time(log.first_time), _time(log.last_time)
-    if first is None:
-        why = "the log does not contain the time of the job: history shows the run at the time of its import, marked ?"
-        return JobTimes(_text(now), _text(now), 0.0, "unknown", why)
+    if first is None or first > now + _MOST_AHEAD:
+        future = f"the log's first time, {log.first_time}, is in the future"
+        why = future if first else "the log does not contain the time of the job"
+        note = f"{why}: history shows the run at the time of its import, marked ?"
+        return JobTimes(_text(now), _text(now), 0.0, "unknown", note)
     duration = max(last - first, timedelta()) if last else timedelta()
     has_zone = datetime.fromisoformat((log.first_time or "").replace(",", ".")).tzinfo is not None
     note = f"start time: from the log's lines{'' if has_zone else _NO_ZONE}"
@@ -123,10 +127,12 @@ def _text(when: datetime) -> str:
 
 
 def _time(written: str | None) -> datetime | None:
+    """Return the time; None if it is no valid time, or not between the years 2000 and 3000."""
     try:
-        return utc_time((written or "").replace(",", "."))
+        when = utc_time((written or "").replace(",", "."))
     except ValueError:
         return None
+    return when if 2000 <= when.year < 3000 else None
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ _MOST = 20
 def night_picture(verdict: NightVerdict) -> Iterator[Picture]:
     """Yield the picture: a bar per case with a golden, the slowest first. Yield nothing without such cases."""
     found = [(case.planned.name, finding) for case in verdict.cases if (finding := finding_of(case, SPEED))]
-    changes = sorted((finding.change, name, finding) for name, finding in found if finding.change is not None)
+    judged = ((finding.judged_change, name, finding) for name, finding in found if finding.change is not None)
+    changes = sorted((change or 0.0, name, finding) for change, name, finding in judged)
     rows = [
         Bar(name, f"{change_text(finding)}{allowed_text(finding)}", ((finding.verdict.text, change * 100),))
         for change, name, finding in changes[:_MOST]
@@ -28,5 +29,7 @@ def night_picture(verdict: NightVerdict) -> Iterator[Picture]:
     title = BY_NAME[SPEED].title
     without = len(verdict.cases) - len(rows)
     left = f" Not shown: {counted(without, 'case')}, see the table." if without else ""
-    chart = Bars(Axis(f"Change of {title} from the golden (%)"), _LOOKS, tuple(rows))
-    yield Picture("changes", f"{title} against the golden values", f"Faster is to the right.{left}", chart)
+    chart = Bars(Axis(f"Change of {title} that is judged (%)"), _LOOKS, tuple(rows))
+    yield Picture(
+        "changes", f"{title} against the nights or the golden values", f"Faster is to the right.{left}", chart
+    )

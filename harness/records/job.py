@@ -204,7 +204,12 @@ def attempt_path(job_dir: Path, job_id: str, restart_count: int) -> Path:
 
 def attempts_of(job_dir: Path) -> list[JobAttempt]:
     """Read every attempt at a job."""
-    return [read_document(path, JobAttempt) for path in sorted((job_dir / ATTEMPTS).glob("*.json"))]
+    return [read_document(path, JobAttempt) for path in attempt_files(job_dir)]
+
+
+def attempt_files(job_dir: Path) -> list[Path]:
+    """Return the file of each attempt at a job: that one began is known even where its file is damaged."""
+    return sorted((job_dir / ATTEMPTS).glob("*.json"))
 
 
 def job_text(record: JobRecord) -> str:

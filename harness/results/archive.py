@@ -1,4 +1,4 @@
-"""Packs a run, a sweep or a night into an archive without secrets and names of folders."""
+"""Packs a run, a sweep, a night or a bisect into an archive without secrets and names of folders."""
 
 import gzip
 import io

@@ -39,7 +39,7 @@ Reference = Annotated[
 
 @app.command("list")
 def list_results(results_dir: Results = None, as_json: Json = False) -> None:
-    """List all with id, start, outcome and size, also incomplete and damaged ones."""
+    """List all runs, sweeps, nights and bisects with id, start, outcome and size, also incomplete and damaged ones."""
     from functools import partial
 
     from harness.records import folders
@@ -56,7 +56,7 @@ def list_results(results_dir: Results = None, as_json: Json = False) -> None:
 
 @app.command()
 def show(reference: Reference, results_dir: Results = None, as_json: Json = False) -> None:
-    """Show one: outcome, metrics or process, and files, cells or cases."""
+    """Show one of them: its outcome, its metrics or its process, and its files, cells or cases."""
     from harness.records import folders
     from harness.records.inventory import find_stored
     from harness.records.store import MEND_RECORD, read_run
@@ -80,7 +80,7 @@ def archive(
     results_dir: Results = None,
     as_json: Json = False,
 ) -> None:
-    """Pack one into a file, without secrets and home folders.
+    """Pack one of them into a file, without secrets and home folders.
 
     The same folder gives the same bytes. Refuses runs that have not ended.
     """

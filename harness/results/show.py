@@ -124,7 +124,7 @@ def _of_night(run_dir: Path) -> OfNight | None:
 
 
 def inventory_page(entries: Sequence[Stored], results: Path) -> Page:
-    """Return one line per run, sweep and night, oldest first, and their total size."""
+    """Return one line per run, sweep, night and bisect, oldest first, and their total size."""
     if not entries:
         return Page((), answer=f"No run, sweep, night or bisect in {results}")
     columns = [

@@ -9,14 +9,7 @@ from harness.errors import BadRequestError
 from harness.golden.promotions import Signature, night_candidates, prepare, promotions_page
 from harness.judge.promotion import PromotionOptions
 from harness.launch.processes import claim
-from harness.records.night import (
-    ExpectedFailureRecord,
-    NightCase,
-    NightData,
-    NightRun,
-    PlannedCase,
-    RefusedCase,
-)
+from harness.records.night import ExpectedFailureRecord, NightCase, NightData, NightRun, PlannedCase, RefusedCase
 from harness.show.page import LONGEST_ANSWER, plain
 from tests.commands import piped, refused
 from tests.nightly.night_recordings import plan_of

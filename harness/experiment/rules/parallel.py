@@ -27,15 +27,15 @@ def _layout(rule: str) -> Predicate:
 
 def _other_cut(s: Situation, name: str, typed: str, otherwise: str) -> Values:
     """Return the sizes that fit, and that a layout may be set where it would have a layer for every chunk."""
-    if fits := chunks_that_fit(s.spec.model.num_layers, s.spec.parallelism):
-        return {"sizes": fits, "hint": ""}
+    fits = chunks_that_fit(s.spec.model.num_layers, s.spec.parallelism)
 
     def is_uncut(other: Situation) -> bool:
         uneven = other.pp != s.pp and (_world_indivisible(other) or _expert_grid_indivisible(other))
         return bool(other.layout_error or uneven)
 
     sizes = _sizes(s, name, range(2, s.spec.model.num_layers + 1), is_uncut)
-    return {"sizes": typed.format(sizes) if sizes else otherwise, "hint": ", or set pipeline_model_parallel_layout"}
+    hint = f", {'and' if fits and not sizes else 'or'} set pipeline_model_parallel_layout" * (not fits or not sizes)
+    return {"sizes": typed.format(sizes) if sizes else fits or otherwise, "hint": hint}
 
 
 def _sizes(s: Situation, name: str, sizes: Iterable[int], is_broken: Callable[[Situation], bool]) -> str:
@@ -57,7 +57,7 @@ def _world_indivisible(s: Situation) -> bool:
 def _expert_grid_indivisible(s: Situation) -> Values | None:
     grid = s.etp * s.ep * s.pp
     is_uneven = s.spec.num_gpus % grid and (s.moe is not None or s.ep > 1)
-    return {"grid": grid, "hint": " or -et 1" * (s.etp > 1)} if is_uneven else None
+    return {"grid": grid, "hint": ", or a smaller -ep" * (s.ep > 1) + ", or -et 1" * (s.etp > 1)} if is_uneven else None
 
 
 def _batch_indivisible(s: Situation) -> Values | None:
@@ -200,7 +200,7 @@ RULES = (
          "world_size ({s.spec.num_gpus}) is not divisible by {s.spec.parallelism.model_parallel_size}"),
     Rule("A03", "error", _expert_grid_indivisible,
          "num_gpus {s.spec.num_gpus} is not a multiple of ETP {s.etp} x EP {s.ep} x PP {s.pp}",
-         "use a multiple of {grid} GPUs, or a smaller -ep{hint}",
+         "use a multiple of {grid} GPUs{hint}",
          "parallel_state.py:785", "source",
          "world_size ({s.spec.num_gpus}) is not divisible by expert_tensor_model_pipeline_parallel size ({grid})"),
     Rule("A06", "error", _batch_indivisible,
