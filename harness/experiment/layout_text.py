@@ -63,7 +63,7 @@ def parse_layout(text: str) -> tuple[str, ...]:
     ('Ettt', 'tt', 'tt', 'L')
     """
     layout = text.replace(",", "")
-    if rest := layout[_GRAMMAR.match(layout).end() :]:  # type: ignore[union-attr] # it matches any text
+    if rest := _GRAMMAR.sub("", layout, count=1):  # it matches at the start of any text
         character = (_FOREIGN.search(rest) or rest)[0]
         raise LayoutSyntaxError(
             character,

@@ -150,7 +150,7 @@ class _Reading:
         if is_number and keys[-1] in _MAY_BE_NAN and not abs(value) < math.inf:  # isfinite overflows for a long integer
             return math.nan
         if value is not None:
-            is_far = is_number and value == value  # noqa: PLR0124 # not NaN
+            is_far = is_number and not (isinstance(value, float) and math.isnan(value))
             self.refuse(*keys, "the number is out of range" if is_far else f"{_shown(value)} is not a number")
         return None
 
