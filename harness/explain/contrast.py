@@ -1,22 +1,20 @@
 """Compares the facts of two sides."""
 
-from collections import Counter
 from dataclasses import replace
 
-from harness.explain.values import ABSENT, GROUPS, NONE_SEEN, Contrast, Key, NotRecorded, Side
-from harness.records.golden import NOT_SET, Difference, Group
+from harness.explain.values import ABSENT, GROUPS, NONE_SEEN, Key, NotRecorded, Side
+from harness.records.golden import NOT_SET, Difference
 from harness.units import grouped
 
-# Two readings are never exactly equal: relative differences up to these count as equal.
-_TOLERANCES = {"sm_clock_min_mhz": 0.01, "sm_clock_max_mhz": 0.01, "max_power_w": 0.05}
+_CLOCK = "sm_clock_min_mhz"
+_TOLERANCE = 0.01  # two readings of a clock are never exactly equal
 # Shown even if the other side did not record it.
-_EVIDENCE = ("throttling", "foreign_processes", "alloc_retries", "slow_rank")
+_EVIDENCE = ("throttling", "foreign_processes", "alloc_retries")
 
 
-def contrast(ours: Side, theirs: Side) -> Contrast:
-    """Sort every fact of either side: different, the same, or recorded on one side only."""
+def contrast(ours: Side, theirs: Side) -> tuple[tuple[Difference, ...], NotRecorded]:
+    """Return the facts that differ, and those that only one side recorded."""
     different: list[Difference] = []
-    same: Counter[Group] = Counter()
     missing: tuple[list[Key], list[Key]] = ([], [])
     order = list(GROUPS)
     for key in sorted({*ours.facts, *theirs.facts}, key=lambda key: (order.index(key[0]), key[1])):
@@ -25,18 +23,14 @@ def contrast(ours: Side, theirs: Side) -> Contrast:
             continue  # a label: both sides have all settings, and an import is named after its file
         here, there = _value(ours, key), _value(theirs, key)
         if here is not None and there is not None:
-            is_different = not _alike(name, ours, theirs, here, there)
-            same[group] += 0 if is_different else 1
+            is_different = not _alike(name, here, there)
         else:
             is_different = _is_evidence(key, theirs) and (here or there) != NONE_SEEN
             missing[0 if here is None else 1].append(key)
         if is_different:
             source = ours.sources.get(name, "") if group == "settings" else ""
             different.append(Difference(name, there, here, group=group, source=source))
-    recorded = {group for group, _ in (*ours.facts, *theirs.facts)} | ours.closed | theirs.closed
-    neither = tuple(group for group in GROUPS if group not in recorded)
-    not_recorded = NotRecorded(run=grouped(missing[0]), reference=grouped(missing[1]), neither=neither)
-    return Contrast(_variables_once(different), dict(+same), not_recorded)
+    return _variables_once(different), NotRecorded(run=grouped(missing[0]), reference=grouped(missing[1]))
 
 
 def _is_evidence(key: Key, theirs: Side) -> bool:
@@ -62,8 +56,8 @@ def _value(side: Side, key: Key) -> str | None:
     return side.facts.get(key, ABSENT if key[0] in side.closed else None)
 
 
-def _alike(name: str, ours: Side, theirs: Side, *values: str) -> bool:
-    here, there = ours.numbers.get(name), theirs.numbers.get(name)
-    if name not in _TOLERANCES or here is None or there is None:
-        return len({ABSENT if value == NOT_SET else value for value in values}) == 1
-    return abs(here - there) <= _TOLERANCES[name] * max(here, there)
+def _alike(name: str, *values: str) -> bool:
+    if name == _CLOCK:
+        low, high = sorted(float(value.split()[0]) for value in values)
+        return high - low <= _TOLERANCE * high
+    return len({ABSENT if value == NOT_SET else value for value in values}) == 1

@@ -1,63 +1,11 @@
-"""Which metrics a difference can change, the largest usual effect first, and estimates of the change."""
+"""Which metrics a difference can change, the largest usual effect first."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import NamedTuple
 
-from harness.experiment import flops
-from harness.explain.values import Side
 from harness.records.golden import Difference
-from harness.units import format_percent, grouped
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """The relative change of the step time that a cause would make on our side; ``text``: the numbers behind it."""
-
-    text: str
-    step_time: float
-
-
-Estimator = Callable[[Side, Side], Estimate | None]
-
-
-def work(ours: Side, theirs: Side) -> Estimate | None:
-    """Scale step times with the model FLOPs of a step per GPU."""
-    if ours.spec is None or theirs.spec is None:
-        return None
-    here, there = (flops.model_flops_per_step(spec) / spec.num_gpus for spec in (ours.spec, theirs.spec))
-    change = here / there - 1
-    return Estimate(f"model FLOPs of a step per GPU {format_percent(change)}", change) if change else None
-
-
-def recompute(ours: Side, theirs: Side) -> Estimate | None:
-    """Compare the recomputed share of the model FLOPs."""
-    here, there = _recomputed_share(ours), _recomputed_share(theirs)
-    if here is None or there is None:
-        return None
-    text = f"recompute repeats {here * 100:.1f} % of the model FLOPs, reference {there * 100:.1f} %"
-    return Estimate(text, (1 + here) / (1 + there) - 1)
-
-
-def _recomputed_share(side: Side) -> float | None:
-    if side.spec is None or side.effective is None:
-        return None
-    return flops.recompute_flops_per_step(side.spec, side.effective) / flops.model_flops_per_step(side.spec)
-
-
-def clocks(ours: Side, theirs: Side) -> Estimate | None:
-    """Steps wait for the slowest GPU, whose compute-bound kernels take longer in proportion to its SM clock.
-
-    If the other side has no clocks, the clock of this run's fastest GPU takes their place.
-    """
-    here, there, whose = ours.numbers.get("sm_clock_min_mhz"), theirs.numbers.get("sm_clock_min_mhz"), "reference"
-    if there is None:
-        there, whose = ours.numbers.get("sm_clock_max_mhz"), "fastest GPU of the run"
-    if not here or not there or abs(there / here - 1) < 0.01:
-        return None
-    return Estimate(f"slowest SM clock {here:.0f} MHz, {whose} {there:.0f} MHz", there / here - 1)
-
+from harness.units import grouped
 
 TIME = ("step_time_s",)
 DEVICE = ("peak_device_bytes",)
@@ -67,32 +15,25 @@ BOTH = (*TIME, *MEMORY)
 WORK = ("counted_flops_per_step", *BOTH)
 _UNKNOWN = "unknown"
 _FEW = "0 to a few percent"
-SMALL = (_FEW, "usually none")
-"""Usual effects that explain no change above ``FEW_PERCENT``."""
-FEW_PERCENT = 0.04
 
 
-@dataclass(frozen=True)
-class Effect:
+class Effect(NamedTuple):
     """One row. ``takes``: patterns of ``group:name``, separated by spaces; an earlier row takes first.
 
-    ``moves``: metrics. ``size``: the usual effect. ``estimate``: calculates the effect.
+    ``moves``: metrics. ``size``: the usual effect.
     """
 
     name: str
     takes: str
     moves: tuple[str, ...]
     size: str
-    estimate: Estimator = lambda _ours, _theirs: None
 
 
-# Name, what it takes, what it moves, its usual effect, and what estimates it.
-_ROWS: tuple[tuple[Any, ...], ...] = (
+_ROWS = (
     ("another GPU or CPU", "device:*", BOTH, "by the ratio of the peak FLOP/s"),
-    ("another recompute setting", "settings:recompute recompute:*", WORK, "time up to a third, memory several times",
-     recompute),
+    ("another recompute setting", "settings:recompute recompute:*", WORK, "time up to a third, memory several times"),
     ("other work in a step", "settings:model.* settings:batch.* settings:num_gpus settings:task settings:recipe", WORK,
-     "as the work changes", work),
+     "as the work changes"),
     ("another precision", "settings:compute_dtype", BOTH, "time up to two times"),
     ("another parallel layout", "settings:parallelism.*", BOTH, "time tens of percent, memory several times"),
     ("other CUDA graphs", "settings:cuda_graph.*", BOTH, "time tens of percent; graphs keep their own buffers"),
@@ -100,10 +41,9 @@ _ROWS: tuple[tuple[Any, ...], ...] = (
     ("other optimizer or data-parallel settings", "settings:optimizer.* settings:ddp.*", BOTH, "some percent"),
     ("another memory limit", "settings:measure.memory_limit_bytes", BOTH, "slower near the limit"),
     ("other settings", "settings:*", BOTH, _UNKNOWN),
-    ("throttling or other clocks", "clocks:*", TIME, "up to the ratio of the SM clocks", clocks),
+    ("throttling or other clocks", "clocks:*", TIME, "up to the ratio of the SM clocks"),
     ("other processes on the GPU", "processes:*", (*TIME, *DEVICE), "up to a half of the time"),
     ("the allocator freed memory and retried", "memory:*", TIME, "some percent to several times"),
-    ("a slow rank", "ranks:*", TIME, "up to its delay"),
     ("kernels launched one by one",
      "environment:CUDA_LAUNCH_BLOCKING environment:NVTE_DEBUG* environment:TORCH_*DEBUG* environment:NCCL_DEBUG*",
      TIME, "some percent to several times"),
@@ -124,7 +64,7 @@ _ROWS: tuple[tuple[Any, ...], ...] = (
     ("another host", "place:*", BOTH, _FEW),
     ("another formula", "formula:*", ("tflops_per_gpu",), "TFLOP/s by the ratio of the formulas"),
 )  # fmt: skip
-EFFECTS = tuple(Effect(*row) for row in _ROWS)
+EFFECTS = tuple(map(Effect._make, _ROWS))
 
 
 def by_effect(differences: Iterable[Difference]) -> list[tuple[Effect, tuple[Difference, ...]]]:

@@ -3,10 +3,8 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from statistics import median
 
 from harness.experiment import flops
-from harness.experiment.effective import effective_if_cut
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.flops import FORMULA_VERSION
 from harness.experiment.recompute import canonical_text, parse_recompute
@@ -23,15 +21,14 @@ from harness.units import counted
 Facts = Mapping[str, str | None]
 # Facts of a run from a log that describe the import, not the machine or the software that the log is about.
 _OF_THE_IMPORT = frozenset({*SOFTWARE, IMAGE, "device_name", "hosts"})
-SLOW_RANK = 0.02  # show a rank whose own steps take this much longer than those of the median rank
+_CLOCK = "sm_clock_min_mhz"
 
 
 def run_side(record: RunRecord, name: str = "") -> Side:
     """Return the run with everything that its ranks and sampler recorded; metrics only if it ended well."""
-    metrics, own_times = derive(record), _own_times(record)
+    metrics = derive(record)
     read = {metric.name: metric.read(metrics) for metric in METRICS} if record.status == "ok" else {}
-    numbers = _numbers(record, own_times)
-    facts = _flat(_of_run(record, numbers, own_times))
+    facts = _flat(_of_run(record))
     closed: set[Group] = {"settings", "recompute"}
     if record.provenance.environment:
         closed.add("environment")
@@ -45,10 +42,8 @@ def run_side(record: RunRecord, name: str = "") -> Side:
         metrics={key: value for key, value in read.items() if value is not None and 0 < value < math.inf},
         facts=facts,
         closed=frozenset(closed),
-        numbers=numbers,
         sources=record.sources,
         spec=record.spec,
-        effective=record.effective,
         caveats=_caveats(record, metrics),
     )
 
@@ -75,7 +70,6 @@ def golden_side(name: str, golden: GoldenRecord, like: ExperimentSpec | None = N
     A missing step time is calculated from the throughput, unless that uses another formula.
     """
     spec, where = spec_like(golden, like), golden.measured_on
-    numbers = {} if where.sm_clock_mhz is None else {"sm_clock_min_mhz": where.sm_clock_mhz}
     derived = _step_time(golden, spec)
     closed: set[Group] = {"settings"} if golden.fingerprint else set()
     if where.environment is not None:
@@ -84,13 +78,11 @@ def golden_side(name: str, golden: GoldenRecord, like: ExperimentSpec | None = N
         name=name,
         kind="golden" if golden.kind == "measured" else "published",
         metrics={name: metric.value for name, metric in golden.metrics.items()} | derived,
-        facts=_flat(_of_golden(golden, numbers)),
+        facts=_flat(_of_golden(golden)),
         closed=frozenset(closed),
         num_runs=golden.num_runs,
         spreads={n: m.relative_spread for n, m in golden.metrics.items() if m.relative_spread is not None},
-        numbers=numbers,
         spec=spec,
-        effective=effective_if_cut(spec) if spec else None,
         derived=tuple(derived),
         caveats=(
             *golden.caveats,
@@ -101,14 +93,16 @@ def golden_side(name: str, golden: GoldenRecord, like: ExperimentSpec | None = N
     )
 
 
-def _of_golden(golden: GoldenRecord, numbers: Mapping[str, float]) -> Mapping[Group, Facts]:
+def _of_golden(golden: GoldenRecord) -> Mapping[Group, Facts]:
     asked = settings_of(golden) | {name: str(getattr(golden, name)) for name in _LABELS}
     asked["recompute"] = canonical_text(parse_recompute(golden.recompute))
     facts = _common(golden.measured_on, asked, golden.max_steps, golden.window, golden.formula_version)
     if golden.measured_on.environment is None:
         facts["software"].pop(IMAGE)
-    if golden.kind == "measured" and numbers:  # promotion refuses throttled and shared GPUs, if clocks were read
-        facts |= {"clocks": {"throttling": NONE_SEEN, **_texts(numbers)}, "processes": {"foreign_processes": NONE_SEEN}}
+    clock = golden.measured_on.sm_clock_mhz
+    if golden.kind == "measured" and clock is not None:  # promotion refuses throttled and shared GPUs
+        facts["clocks"] = {"throttling": NONE_SEEN, _CLOCK: f"{clock:.0f} MHz"}
+        facts["processes"] = {"foreign_processes": NONE_SEEN}
     return facts
 
 
@@ -147,7 +141,7 @@ def _common(
     }
 
 
-def _of_run(record: RunRecord, numbers: Mapping[str, float], own_times: Mapping[int, float]) -> Mapping[Group, Facts]:
+def _of_run(record: RunRecord) -> Mapping[Group, Facts]:
     spec, origin, where = record.spec, record.provenance, measured_on([record])
     where = where.model_copy(update={"versions": origin.versions, "device_name": where.device_name or ABSENT})
     asked = leaves(spec.identity())
@@ -160,10 +154,9 @@ def _of_run(record: RunRecord, numbers: Mapping[str, float], own_times: Mapping[
     retries = [count for count in known if count is not None]
     return {
         **found,
-        **_of_devices(record, numbers),
+        **_of_devices(record),
         "recompute": _recompute(record),
         "memory": {"alloc_retries": str(sum(retries) or NONE_SEEN) if retries else None},
-        "ranks": {"slow_rank": _slow_rank(record, numbers, own_times)},
     }
 
 
@@ -183,32 +176,7 @@ def _recompute(record: RunRecord) -> Facts:
     }
 
 
-def _own_times(record: RunRecord) -> dict[int, float]:
-    """Return the median of each rank's own steps in the window, by the rank's place among the records."""
-    start, end = record.spec.measure.window
-    each = ([s.seconds for s in rank.steps if start <= s.step < end and s.seconds > 0] for rank in record.ranks)
-    return {place: median(own) for place, own in enumerate(each) if own}
-
-
-def _numbers(record: RunRecord, own_times: Mapping[int, float]) -> dict[str, float]:
-    times = own_times.values()
-    each = rank_clocks(record.ranks, record.nodes, record.spec.measure.window).values()
-    clocks = [own.sm_clock_mhz for own in each if own.sm_clock_mhz]
-    found = {
-        "sm_clock_min_mhz": min(clocks, default=None),
-        "sm_clock_max_mhz": max(clocks, default=None),
-        "max_power_w": max((device.max_power_w or 0 for _, device in own_devices(record)), default=0) or None,
-        "imbalance": max(times) / median(times) - 1 if len(times) > 1 else None,
-    }
-    return {name: value for name, value in found.items() if value is not None}
-
-
-def _texts(numbers: Mapping[str, float]) -> dict[str, str]:
-    units = {"sm_clock_min_mhz": "MHz", "sm_clock_max_mhz": "MHz", "max_power_w": "W"}
-    return {name: f"{numbers[name]:.0f} {unit}" for name, unit in units.items() if name in numbers}
-
-
-def _of_devices(record: RunRecord, numbers: Mapping[str, float]) -> Mapping[Group, Facts]:
+def _of_devices(record: RunRecord) -> Mapping[Group, Facts]:
     devices = own_devices(record)
     if not devices:
         return {}
@@ -223,20 +191,8 @@ def _of_devices(record: RunRecord, numbers: Mapping[str, float]) -> Mapping[Grou
         rank = clocks.get(own[bare_uuid(device.uuid)])
         return rank.slowdowns if rank else ()
 
-    unknown = sum(device.num_unidentified_processes for _, device in devices)
+    slowest = min((each.sm_clock_mhz for each in clocks.values() if each.sm_clock_mhz), default=None)
     return {
-        "clocks": {"throttling": seen(slowdowns), **_texts(numbers)},
-        "processes": {
-            "foreign_processes": seen(lambda device: device.foreign_processes),
-            "unidentified_processes": str(unknown) if unknown else None,
-        },
+        "clocks": {"throttling": seen(slowdowns), _CLOCK: None if slowest is None else f"{slowest:.0f} MHz"},
+        "processes": {"foreign_processes": seen(lambda device: device.foreign_processes)},
     }
-
-
-def _slow_rank(record: RunRecord, numbers: Mapping[str, float], own_times: Mapping[int, float]) -> str | None:
-    """Return the rank with the longest own steps. Every rank's steps include waiting, so differences look small."""
-    if (excess := numbers.get("imbalance")) is None:
-        return None
-    slowest = record.ranks[max(own_times, key=lambda place: own_times[place])]
-    who = f"rank {slowest.rank} (stage {slowest.coordinates.pp}, {slowest.hostname})"
-    return NONE_SEEN if excess < SLOW_RANK else f"{who}: {excess * 100:.1f} % longer than the median rank"

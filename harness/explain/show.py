@@ -4,14 +4,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from harness.experiment.recompute import shown_setting
 from harness.explain.causes import moved
-from harness.explain.effects import FEW_PERCENT, SMALL
-from harness.explain.values import GROUPS, Cause, Change, DifferenceRow, Explanation, NotRecorded, SideRow
+from harness.explain.values import GROUPS, Cause, Change, DifferenceRow, Explanation, SideRow
 from harness.records.golden import Group
 from harness.records.metrics import BY_NAME
 from harness.records.run import BUILT_OTHERWISE
 from harness.show import figures
 from harness.show.page import GAP, Block, Column, Facts, Line, Page, Section, answer_line, details, listing, table
-from harness.units import counted, format_percent, grouped
+from harness.units import counted, format_percent
 
 _MOST_LISTED = 12
 _KINDS = {"run": "run", "golden": "golden", "published": "golden, published elsewhere"}
@@ -21,10 +20,9 @@ def explanation_page(found: Explanation) -> Page:
     """Return the answer: what changed, and what can explain it; the rest are details."""
     ours = "Run" if found.run.kind == "run" else "Golden"
     likely, rest = ([cause for cause in found.causes if cause.can_explain is able] for able in (True, False))
-    has_moved = any(moved(change) for change in found.metrics)
-    alone = f"Differences that {'cannot explain the change' if has_moved else 'changed no metric'}:"
     sides = ((ours.lower(), found.run), ("reference", found.reference))
-    said = _coverage(found.same, found.not_recorded, f"the {ours.lower()}")
+    missing = (("reference", found.not_recorded.reference), (ours.lower(), found.not_recorded.run))
+    said = [f"Not recorded by the {name}: {_unrecorded(groups)}." for name, groups in missing if groups]
     return Page(
         (
             *_changes(found.metrics, found.reference, ours),
@@ -32,7 +30,7 @@ def explanation_page(found: Explanation) -> Page:
             listing(found.verdict),
             GAP,
             *_causes("Differences, the likeliest cause first:", likely),
-            *_causes("Other differences:" if likely else alone, rest),
+            *_causes("Other differences:" if likely else "Differences:", rest),
             GAP,
             listing(f"Next: {text}" for text in found.advice),
             details("detail", (*said, *(f"Caveat, {name}: {text}" for name, side in sides for text in side.caveats))),
@@ -42,47 +40,22 @@ def explanation_page(found: Explanation) -> Page:
 
 
 def _answer(found: Explanation, likely: Sequence[Cause]) -> Iterator[str]:
-    changed = {each.metric: each.change or 0 for each in found.metrics if moved(each)}
+    changed = {each.metric: each for each in found.metrics if moved(each)}
     has_time = "step_time_s" in changed  # throughput says the same
-    titles = {name: BY_NAME[name].title for name in changed if BY_NAME[name].better == "lower" or not has_time}
-    yield ", ".join(f"{title} {format_percent(changed[name])}" for name, title in titles.items()) or "No metric changed"
-    if changed:
-        yield from _reason(found, titles, likely)
-    else:
+    shown = [each for each in changed.values() if BY_NAME[each.metric].better == "lower" or not has_time]
+    titles = ", ".join(f"{BY_NAME[each.metric].title} {format_percent(each.change or 0)}" for each in shown)
+    yield titles or "No metric changed"
+    if not changed:
         yield f"; {counted(len(found.causes), 'difference')} recorded."
-
-
-def _reason(found: Explanation, titles: Mapping[str, str], likely: Sequence[Cause]) -> Iterator[str]:
-    beyond = [each for each in found.metrics if each.metric in titles and not each.is_noise]
-    built = [why for why in found.verdict if why.startswith(BUILT_OTHERWISE)]
-    able = [cause for cause in likely if any(_explains(cause, each) for each in beyond)]
-    if built:
+    elif built := [why for why in found.verdict if why.startswith(BUILT_OTHERWISE)]:
         yield f"; {'; '.join(built)}"
-    elif not beyond:
+    elif all(each.is_noise for each in changed.values()):
         yield "; may be noise: equal runs differ by as much."
-    elif able:
-        yield from _likeliest({each.metric: titles[each.metric] for each in beyond}, able)
     elif likely:
-        yield f"; {counted(len(likely), 'recorded difference')}, none usually as large."
+        first = likely[0]
+        yield f"; likeliest cause: {first.name} ({first.differences[0].name}), usual effect: {first.size}"
     else:
         yield "; no recorded difference explains it."
-
-
-def _explains(cause: Cause, change: Change) -> bool:
-    """Return whether the cause can explain the change, and its usual effect is as large."""
-    is_as_large = cause.size not in SMALL or abs(change.change or 0) <= FEW_PERCENT
-    return is_as_large and change.metric in _explained(cause)
-
-
-def _explained(cause: Cause) -> set[str]:
-    return {fit.metric for fit in cause.says if fit.fit not in ("nothing", "no", "unmeasured")}
-
-
-def _likeliest(titles: Mapping[str, str], likely: Sequence[Cause]) -> Iterator[str]:
-    yield f"; likeliest cause: {likely[0].name} ({likely[0].differences[0].name})"
-    unexplained = ", ".join(titles[name] for name in titles if not any(name in _explained(cause) for cause in likely))
-    yield f"; nothing recorded explains {unexplained}" if unexplained else ""
-    yield f"; {counted(len(likely) - 1, 'further possible cause')}" if len(likely) > 1 else ""
 
 
 def _title(side: SideRow) -> str:
@@ -115,8 +88,11 @@ def _causes(heading: str, causes: Sequence[Cause]) -> list[Section]:
     blocks: list[Block] = []
     for cause in causes:
         left = len(cause.differences) - _MOST_LISTED
-        lines = [*map(_difference, cause.differences[:_MOST_LISTED]), *_says(cause)]
-        lines[_MOST_LISTED:_MOST_LISTED] = [f"and {left} more; --json lists them"] if left > 0 else []
+        lines = [*map(_difference, cause.differences[:_MOST_LISTED])]
+        lines += [f"and {left} more; --json lists them"] if left > 0 else []
+        if cause.explains:
+            metrics = ", ".join(BY_NAME[name].title for name in cause.explains)
+            lines.append(f"May explain {metrics}; usual effect: {cause.size}")
         blocks.append(Line(f"{cause.rank:2}. {cause.name}", hang=4))
         blocks.append(listing((f"    {line}" for line in lines), hang=6))
     return [Section(heading, tuple(blocks))] if causes else []
@@ -130,29 +106,5 @@ def _difference(row: DifferenceRow) -> str:
     return f"{row.name}: {ours}{source}, reference: {theirs}"
 
 
-def _says(cause: Cause) -> list[str]:
-    metrics = grouped(
-        (fit.text, BY_NAME[fit.metric].title)
-        for fit in cause.says
-        if fit.fit != "nothing" and (fit.fit != "unmeasured" or fit.expected is not None)
-    )
-    usual = [f"Usual effect: {cause.size}"] if cause.can_explain else []
-    return [*(f"{', '.join(names)}: {text}" for text, names in metrics.items()), *usual]
-
-
-def _coverage(same: Mapping[Group, int], missing: NotRecorded, ours: str) -> list[str]:
-    equal = ", ".join(f"{GROUPS[group]} ({count})" for group, count in same.items())
-    neither = ", ".join(GROUPS[group] for group in missing.neither)
-    return [
-        f"Equal on both sides: {equal or 'nothing'}.",
-        *_unrecorded("Not recorded by the reference", missing.reference),
-        *_unrecorded(f"Not recorded by {ours}", missing.run),
-        *([f"Recorded by neither: {neither}."] if neither else []),
-    ]
-
-
-def _unrecorded(heading: str, by_group: Mapping[Group, list[str]]) -> list[str]:
-    listed = ", ".join(
-        f"{GROUPS[group]} ({', '.join(names) if len(names) <= 3 else len(names)})" for group, names in by_group.items()
-    )
-    return [f"{heading}: {listed}."] if listed else []
+def _unrecorded(by_group: Mapping[Group, list[str]]) -> str:
+    return ", ".join(f"{GROUPS[group]} ({len(names)})" for group, names in by_group.items())

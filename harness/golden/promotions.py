@@ -198,9 +198,7 @@ def _promotion(new: Prepared) -> Iterator[Block]:
     yield GAP
     yield values_table(after, before)
     yield (
-        differences_block(contrast(after, before).differences)
-        if before
-        else "No golden of these settings could be read before."
+        differences_block(contrast(after, before)[0]) if before else "No golden of these settings could be read before."
     )
     yield listing(f"Accepted: {why}" for why in golden.overridden)
 

@@ -145,7 +145,7 @@ def settings_of(golden: GoldenRecord) -> dict[str, str]:
 
 
 Group = Literal[
-    "device", "settings", "recompute", "clocks", "processes", "memory", "ranks", "environment", "software", "driver",
+    "device", "settings", "recompute", "clocks", "processes", "memory", "environment", "software", "driver",
     "window", "place", "formula",
 ]  # fmt: skip
 ALL_KINDS: tuple[GateKind, ...] = ("time", "memory", "exact")

@@ -1,4 +1,4 @@
-"""Why a run differs from its golden: every recorded difference, the metrics that it can have changed, and by how much."""
+"""Why a run differs from its golden: every recorded difference, and the metrics that it can have changed."""
 
 from datetime import UTC, datetime
 
@@ -6,9 +6,9 @@ import pytest
 
 from harness.experiment.experiment import PeftSpec
 from harness.explain.causes import NOTHING, advice, explain, moved
-from harness.explain.effects import EFFECTS, effect_of, recompute
+from harness.explain.effects import EFFECTS, effect_of
 from harness.explain.facts import golden_side, run_side
-from harness.explain.values import GROUPS, Cause, Change, MetricFit
+from harness.explain.values import GROUPS, Cause, Change
 from harness.judge.promotion import promote
 from harness.records.golden import Difference, GoldenMetric, GoldenRecord, MeasuredOn
 from harness.records.rank import Device
@@ -58,47 +58,35 @@ def cause(found, name):
     return next(cause for cause in found.causes if cause.name == name)
 
 
-def fit_of(found, name, metric="step_time_s"):
-    return next(fit for fit in cause(found, name).says if fit.metric == metric)
-
-
 def test_equal_runs_differ_in_nothing_whatever_their_recipes_are_called(make_record, make_spec):
     found = runs(make_record(make_spec(recipe="new"), seconds=2.5), make_record(seconds=2.5))
     assert (found.causes, found.advice) == ((), ())
-    assert found.same["settings"] > 50
 
 
-@pytest.mark.parametrize(("clock", "fit", "expected"), [(1500.0, "all", 0.32), (1880.0, "part", 0.053)])
-def test_a_throttled_gpu_explains_what_its_clock_can_explain(sampled, clock, fit, expected):
-    slow = sampled(seconds=3.0, clock=clock, throttled=("hw_thermal_slowdown",))
+def test_a_throttled_gpu_may_explain_a_longer_step(sampled):
+    slow = sampled(seconds=3.0, clock=1500.0, throttled=("hw_thermal_slowdown",))
     golden = promote([sampled()], reason="first", author="someone", now=datetime(2026, 3, 4, tzinfo=UTC))
     for theirs in (run_side(sampled(), name="other"), golden_side("golden", golden)):
         found = explain(run_side(slow), theirs)
-        said = fit_of(found, "throttling or other clocks")
-        assert (said.fit, said.expected) == (fit, pytest.approx(expected, abs=1e-3))
-        (throttling,) = (d for d in found.causes[0].differences if d.name == "throttling")
-        assert throttling.reference == "none seen"
+        assert cause(found, "throttling or other clocks").explains == ("step_time_s",)
+        rows = {row.name: (row.run, row.reference) for row in found.causes[0].differences}
+        assert rows["sm_clock_min_mhz"] == ("1500 MHz", "1980 MHz")
+        assert rows["throttling"][1] == "none seen"
 
 
-def test_throttling_counts_although_the_other_side_recorded_no_clocks(sampled):
-    slow = sampled(seconds=3.0, clock=1500.0, throttled=("hw_slowdown",))
-    found = explain(run_side(slow), golden_side("published", published(), slow.spec))
-    assert fit_of(found, "throttling or other clocks").expected == pytest.approx(0.32)
-    assert cause(found, "throttling or other clocks").differences[0].reference is None
+@pytest.mark.parametrize(("clock", "num_causes"), [(1970.0, 0), (1900.0, 1)])
+def test_clocks_within_one_percent_are_equal(sampled, clock, num_causes):
+    assert len(runs(sampled(seconds=3.0, clock=clock), sampled()).causes) == num_causes
 
 
-def test_a_cause_of_the_wrong_sign_cannot_explain_and_is_listed_last(sampled, make_spec):
-    lighter = make_spec(recompute="none")
-    slow = sampled(seconds=3.0, spec=lighter, provenance={"driver_version": "570.1"})
-    found = runs(slow, sampled())
-    assert fit_of(found, "another recompute setting").fit == "no"
-    assert [cause.name for cause in found.causes] == ["another driver", "another recompute setting"]
-    assert [cause.rank for cause in found.causes] == [1, 2]
-
-
-def test_a_cause_whose_estimate_explains_the_whole_change_precedes_a_mere_possibility(sampled):
-    found = runs(sampled(seconds=3.0, clock=1500.0, provenance={"device_name": "NVIDIA H100 PCIe"}), sampled())
-    assert [cause.name for cause in found.causes] == ["throttling or other clocks", "another GPU or CPU"]
+def test_a_cause_that_moves_no_changed_metric_is_listed_last(sampled, make_golden):
+    other_formula = make_golden(sampled(), {"step_time_s": 2.5}, formula_version="model-flops-0")
+    found = explain(
+        run_side(sampled(seconds=3.0, provenance={"driver_version": "570.1"})), golden_side("golden", other_formula)
+    )
+    assert found.causes[-1].name == "another formula" and not found.causes[-1].can_explain
+    assert found.causes[0].can_explain
+    assert [cause.rank for cause in found.causes] == list(range(1, len(found.causes) + 1))
 
 
 def test_the_likeliest_effect_is_first(sampled):
@@ -131,7 +119,6 @@ def test_a_fact_of_one_side_only_is_listed_but_is_no_difference(make_record, mak
     found = explain(run_side(record), golden_side("golden", make_golden(record, {"step_time_s": 1.0})))
     assert "NCCL_NVLS_ENABLE" in found.not_recorded.reference["environment"]
     assert found.causes == ()
-    assert set(found.not_recorded.neither) == {"clocks", "processes", "memory"}
 
 
 def test_a_published_throughput_is_turned_into_a_step_time(make_record, make_spec):
@@ -147,16 +134,7 @@ def test_another_formula_explains_throughput_and_no_time(make_record, make_golde
     record = make_record(seconds=2.5)
     golden = make_golden(record, {"step_time_s": 2.5, "tflops_per_gpu": 650.0}, formula_version="model-flops-0")
     found = explain(run_side(record), golden_side("golden", golden))
-    assert [fit.metric for fit in cause(found, "another formula").says] == ["tflops_per_gpu"]
-    assert cause(found, "another formula").can_explain
-
-
-def test_a_slow_rank_is_named_with_its_excess(make_spec, make_rank, make_record):
-    spec = make_spec(gpu="cpu", num_gpus=3)
-    ranks = tuple(make_rank(spec, rank, 1.1 if rank == 2 else 1.0) for rank in range(3))
-    found = runs(make_record(spec, ranks=ranks), make_record(spec))
-    (row,) = cause(found, "a slow rank").differences
-    assert row.run.startswith("rank 2 (stage 0, node0): 10.0 % longer")
+    assert cause(found, "another formula").explains == ("tflops_per_gpu",)
 
 
 def test_a_requested_variable_is_listed_once(make_record, make_spec, make_golden):
@@ -201,10 +179,7 @@ def test_if_only_throughput_is_known_on_both_sides_causes_are_judged_by_it(make_
     theirs = golden_side("published", published(formula_version="another formula"), make_spec())
     found = explain(run_side(make_record()), theirs)
     assert "step_time_s" not in theirs.metrics
-    likely = [
-        cause for cause in found.causes if cause.can_explain and "tflops_per_gpu" in {fit.metric for fit in cause.says}
-    ]
-    assert likely
+    assert any("tflops_per_gpu" in cause.explains for cause in found.causes)
 
 
 def changes_of(found):
@@ -224,7 +199,7 @@ def test_a_metric_is_listed_if_either_side_has_it(make_record, make_spec, make_g
 def test_the_noise_of_single_cpu_runs_is_the_measured_difference_of_equal_runs(make_record, make_spec):
     spec = make_spec(gpu="cpu")
     found = changes_of(runs(make_record(spec, seconds=1.1), make_record(spec, seconds=1.0)))
-    assert found["step_time_s"].noise == spec.gpu_type.timing_threshold and found["step_time_s"].basis
+    assert found["step_time_s"].noise == spec.gpu_type.timing_threshold
     assert found["peak_allocated_bytes"].noise == spec.gpu_type.memory_threshold != spec.gpu_type.timing_threshold
 
 
@@ -233,15 +208,7 @@ def test_the_noise_of_single_runs_on_a_gpu_or_without_settings_is_unknown(make_r
     for ours in (here, here.model_copy(update={"spec": None})):
         change = changes_of(explain(ours, there))["step_time_s"]
         assert change.change == pytest.approx(0.1)
-        assert (change.noise, change.basis) == (None, "")
-
-
-def test_the_side_that_recomputes_more_takes_longer(make_record, make_spec):
-    all_of_it = make_spec(gpu="cpu", recompute="full:uniform:1")
-    more, none = run_side(make_record(all_of_it)), run_side(make_record(make_spec(gpu="cpu", recompute="none")))
-    found, back = recompute(more, none), recompute(none, more)
-    assert back.step_time == pytest.approx(1 / (1 + found.step_time) - 1)
-    assert recompute(more, more).step_time == 0
+        assert change.noise is None
 
 
 @pytest.mark.parametrize(
@@ -251,26 +218,22 @@ def test_two_thousandths_are_a_change(change, is_moved):
     assert moved(Change("step_time_s", 1.0, 1.0, change)) is is_moved
 
 
-def made(name, fit):
-    differences, fits = (Difference(name, "b", "a", group="environment"),), (MetricFit("step_time_s", fit, ""),)
-    return Cause(name=name, differences=differences, says=fits, size="")
+def made(*explains):
+    differences = (Difference("cudnn", "b", "a", group="software"),)
+    return Cause(name="cuDNN", differences=differences, explains=explains, size="")
 
 
 SLOWER = (Change("step_time_s", 1.1, 1.0, 0.1, noise=0.01),)
 
 
-@pytest.mark.parametrize(
-    ("name", "fit", "word"),
-    [("cuDNN", "all", "cuDNN"), ("cuDNN", "no", "another node"), ("a slow rank", "all", "idle"),
-     ("a slow rank", "no", "another node")],
-)  # fmt: skip
-def test_the_advice_is_on_causes_that_can_explain_the_change(name, fit, word):
-    (advised,) = advice(SLOWER, (made(name, fit),), is_published=False)
+@pytest.mark.parametrize(("explains", "word"), [(("step_time_s",), "cuDNN"), ((), "another node")])
+def test_the_advice_is_on_causes_that_can_explain_the_change(explains, word):
+    (advised,) = advice(SLOWER, (made(*explains),), is_published=False)
     assert word in advised
 
 
 def test_without_a_change_there_is_no_advice():
-    assert advice((Change("step_time_s", 1.0, 1.0, 0.0),), (made("cuDNN", "all"),), is_published=True) == ()
+    assert advice((Change("step_time_s", 1.0, 1.0, 0.0),), (made("step_time_s"),), is_published=True) == ()
 
 
 def test_a_zero_is_no_value(make_record, make_rank, make_spec):
