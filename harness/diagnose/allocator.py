@@ -39,12 +39,10 @@ def answer_of(case: Case, trials: Trials | None = None) -> AllocatorAnswer | Non
         return None
     available, needed = available_bytes(case) or 0, allocated + tried
     remedy, settings, sure, missing = _found(case, trials, available, needed)
-    held = next((row.reserved_bytes for row in case.ranks if case.failed and row.rank == case.failed.rank), None)
     found = AllocatorAnswer(
         available_bytes=available,
         needed_bytes=needed,
         stranded_bytes=reserved - allocated,
-        given_back_bytes=None if held is None else max(0, held - reserved),
         missing_bytes=missing,
         remedy=remedy,
         settings=settings,
@@ -114,8 +112,6 @@ def _conclusion(found: AllocatorAnswer, *, is_captured: bool) -> str:
     if found.needed_bytes > found.available_bytes + threshold("rounding_bytes"):
         needed, available = map(format_bytes, (found.needed_bytes, found.available_bytes))
         return f"No setting of it helps: tensors need {needed} of {available}."
-    if found.settings and found.excluded and found.source == "message":
-        return f"{found.settings} may help ({found.confidence}): it was not replayed."
     if found.settings:
         return f"{found.settings} would help ({found.confidence})."
     less = f"{format_bytes(found.missing_bytes)} less" if found.missing_bytes else "less memory"
@@ -124,16 +120,13 @@ def _conclusion(found: AllocatorAnswer, *, is_captured: bool) -> str:
 
 def account_of(found: AllocatorAnswer, *, is_captured: bool) -> Iterator[str]:
     """Yield what the answer follows from."""
-    stranded, available = map(format_bytes, (found.stranded_bytes, found.available_bytes))
     if not is_captured:
-        retry = f"torch could return no memory to the device: {stranded} are free, but beside live blocks"
-        earlier = f"; earlier it returned {format_bytes(found.given_back_bytes)}" if found.given_back_bytes else ""
-        yield f"{retry}{earlier}."
+        stranded = format_bytes(found.stranded_bytes)
+        yield f"torch could return no memory to the device: {stranded} are free, but beside live blocks."
     if found.trials:
         rows = "; ".join(f"{row.settings or 'defaults'}: {format_bytes(row.fits_bytes)}" for row in found.trials)
+        available = format_bytes(found.available_bytes)
         yield f"The allocator could have {available}; the first steps need, {found.source}: {rows}."
-    if found.trials and found.trials[0].helps:
-        yield "The job fragments more than constant shapes do: sizes vary, or other code ran."
     if found.excluded:
         yield f"Expandable segments do not work beside {found.excluded}."
 

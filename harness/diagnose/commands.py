@@ -76,10 +76,7 @@ def can_be_named(case: Case) -> bool:
 
 def ask_again(case: Case) -> str:
     """Return the same command with capitals in place of the missing settings."""
-    more = ("-c", "DTYPE", "-ng", "GPUS", "--recompute", "SETTING")
-    asked = ("-g", case.asked_gpu or "GPU") if case.prints_settings else ("-mr", "RECIPE", "-g", "GPU", *more)
-    tokens = ("--vocab_size", "N") if case.lacks_vocabulary else ()
-    return shlex.join(["mbr-perf", "diagnose", *case.paths, *asked, *tokens])
+    return shlex.join(["mbr-perf", "diagnose", *case.paths, *case.asks])
 
 
 def allocator_line(case: Case, settings: str) -> str:

@@ -1,6 +1,5 @@
 """Judges what failed and decides which fixes to offer."""
 
-import math
 import re
 
 from harness.diagnose.allocator import account_of
@@ -17,7 +16,6 @@ from harness.diagnose.values import (
     Rulings,
     Verdict,
     findings_text,
-    is_dense,
 )
 from harness.experiment.rules.rulebook import Refusal, filled, refusals, without_unknown
 from harness.failures.entries import word_of
@@ -86,29 +84,7 @@ def _evidence(case: Case, outlook: Outlook | None, rulings: Rulings) -> tuple[st
         found += stage_evidence(case)
     if outlook and outlook.fits_already:
         found += _fitting(case)
-    found += filter(None, [_room(case)])
-    if case.retried and case.fills_device:
-        found.append("The allocator had already freed cached blocks to retry a request (num_alloc_retries above 0).")
     return tuple(found)
-
-
-_HEADROOM = 0.05  # of the device: less free memory on another rank is no evidence
-
-
-def _room(case: Case) -> str:
-    """Say that one rank ran out of memory while all others, by their own peaks until then, had room for its request.
-
-    A log reports other ranks only as they were at an earlier iteration.
-    """
-    full = [rank.rank for rank in case.ranks if rank.has_oom]
-    held = [rank.reserved_bytes or rank.allocated_bytes or math.inf for rank in case.ranks if not rank.has_oom]
-    is_known = case.origin == "run" and not case.is_on_cpu and len(full) == 1
-    total = case.capacity_bytes if is_known and case.fills_device else None
-    if total is None or max(held, default=math.inf) + (case.verdict.request_bytes or 0) > total * (1 - _HEADROOM):
-        return ""
-    most = f"no other held more than {format_bytes(round(max(held)))} of {format_bytes(total)} until then"
-    experts = "" if is_dense(case.spec) else ", its experts"
-    return f"Only rank {full[0]} ran out: {most}. Its pipeline stage{experts} or its batch need more."
 
 
 def _fitting(case: Case) -> list[str]:
@@ -119,9 +95,6 @@ def _fitting(case: Case) -> list[str]:
     return ["The settings are predicted to fit as they are.", *rest] if case.fills_device else []
 
 
-_CHECK = "run `mbr-perf check` with the job's settings, which needs no GPU"
-
-
 def recognised(case: Case) -> tuple[Recognised, ...]:
     """Return every refusal of megatron-core that the job's failures say, with the values in it."""
     found = (refusal for refusal in refusals() if word_of(refusal.pattern) in case.said)
@@ -129,13 +102,11 @@ def recognised(case: Case) -> tuple[Recognised, ...]:
 
 
 def _row(refusal: Refusal, match: re.Match[str], case: Case) -> Recognised:
-    values, rule = match.groupdict(), refusal.rule
+    values = match.groupdict()
     line = match.string[match.string.rfind("\n", 0, match.start()) + 1 :].partition("\n")[0]
     return Recognised(
-        id=rule or "megatron_core",
-        symptom="megatron-core refuses the settings" + (f" (rule {rule})" if rule else ""),
+        id=refusal.rule or "megatron_core",
         cause=filled(refusal.message, values),
-        confirm=f"run `mbr-perf rules show {rule}`" if rule else _CHECK,
         fix=without_unknown(filled(refusal.fix, values)),
         evidence=f"{case.failed.where if case.failed else case.name}: {shortened(line, 160)}",
     )

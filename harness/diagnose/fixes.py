@@ -63,16 +63,10 @@ def _settings(known: Situation) -> list[Fix]:
         text = f"The job cannot have run with the settings as given: {refused}. Pass the settings that it ran with."
         return [] if case.status == "ok" else [Fix(text)]
     is_capacity = known.oom_class == "capacity" and case.verdict.recompute_helps
-    if not is_capacity or case.spec is not None or not can_be_named(case):
+    if not is_capacity or case.spec is not None or not can_be_named(case) or not case.asks:
         return []
-    what = "the job's settings in place of the capitals"
-    if case.prints_settings:
-        open_words = ["the type of the job's GPUs, e.g. -g h100"] if not case.asked_gpu else []
-        open_words += ["the size of the job's vocabulary"] if case.lacks_vocabulary else []
-        if not open_words:  # mbr-perf does not model these settings
-            return []
-        what = " and ".join(open_words)
-    return [Fix(f"Give {what}. The planner then names the cheapest setting that fits:", ask_again(case))]
+    text = "Give the job's settings in place of the capitals. The planner then names the cheapest setting that fits:"
+    return [Fix(text, ask_again(case))]
 
 
 _FAR = 0.25  # of what the rank needed. The worst error of results/accuracy is 20 %.
@@ -111,16 +105,11 @@ def _allocator(known: Situation) -> list[Fix]:
         return [Fix(f"{why}Use less memory.")]
     if case.expandable_segments:
         text = "Expandable segments were already on. A snapshot shows which tensors fragment the memory."
-        refusal, line = known.rulings.refusal(case.spec) if case.spec else "", command(case, "run", "--snapshot_on_oom")
-        return [_unless_refused(text, line, refusal, "the job's settings")] * case.verdict.has_activations
+        return [Fix(text, command(case, "run", "--snapshot_on_oom"))] * case.verdict.has_activations
     unknown = " Keep the variable's other parts. With CUDA graphs, also set NCCL_GRAPH_REGISTER=0."
     settings = replaced_by(own_settings(case) if case.spec else "", EXPANDABLE_SEGMENTS)
     text = f"Try expandable segments first. Change nothing else.{unknown * (not case.spec)}"
     return [Fix(text, allocator_line(case, settings))]
-
-
-def _unless_refused(text: str, line: str, refusal: str, what: str = "it") -> Fix:
-    return Fix(f"{text} The rules refuse {what} here: {refusal}.") if refusal else Fix(text, line)
 
 
 def _own_limit(known: Situation) -> list[Fix]:
@@ -166,8 +155,9 @@ def _change(case: Case, outlook: Outlook, change: Change, rulings: Rulings) -> F
         return Fix(text)
     asked = {**change.settings, "recompute": change.recompute}
     spec = changed(case.spec, asked)
-    fix = _unless_refused(text, command(case, "run", change=asked), rulings.refusal(spec))
-    return replace(fix, setting=to_paste(spec, case.spec)) if fix.command else fix
+    if refusal := rulings.refusal(spec):
+        return Fix(f"{text} The rules refuse it here: {refusal}.")
+    return Fix(text, command(case, "run", change=asked), to_paste(spec, case.spec))
 
 
 def _spread(case: Case, outlook: Outlook) -> Fix:

@@ -81,7 +81,7 @@ def case_of_log(
         verdict=verdict,
         failed=failed,
         spec=spec,
-        ranks=_ranks(log, first, spec),
+        ranks=_ranks(log, spec),
         tflops_per_gpu=_late([iteration.tflops_per_gpu for iteration in log.iterations]),
         step_time_s=_late([iteration.step_time_s for iteration in log.iterations]),
         has_nan=broken is not None or (first is not None and first.verdict.entry == "non_finite"),
@@ -193,17 +193,11 @@ def _place(first: FirstFailure) -> str:
     return " of ".join(filter(None, (known, failure.host)))
 
 
-def _ranks(log: ForeignLog, first: FirstFailure | None, spec: ExperimentSpec | None) -> tuple[RankFigures, ...]:
-    full = set()
-    if first is not None and first.failure.kind == "oom":
-        full = {failure.rank for failure in (first.failure, *first.also) if failure.rank is not None}
-    reported = {figures.rank for figures in log.memory}
+def _ranks(log: ForeignLog, spec: ExperimentSpec | None) -> tuple[RankFigures, ...]:
     allocated = log.highest(lambda figures: figures.max_allocated_bytes)
     reserved = log.highest(lambda figures: figures.max_reserved_bytes)
-    return tuple(
-        RankFigures(rank, stage_of(rank, spec), allocated.get(rank), reserved.get(rank), has_oom=rank in full)
-        for rank in sorted(full | reported)
-    )
+    ranks = sorted({figures.rank for figures in log.memory})
+    return tuple(RankFigures(rank, stage_of(rank, spec), allocated.get(rank), reserved.get(rank)) for rank in ranks)
 
 
 def stage_of(rank: int, spec: ExperimentSpec | None) -> int | None:

@@ -42,8 +42,7 @@ def case_of_run(record: RunRecord) -> Case:
         failed=_failed(rank, record) if rank else None,
         spec=record.spec,
         ranks=tuple(
-            RankFigures(rank.rank, rank.coordinates.pp, allocated(rank), reserved(rank), _failed_by(rank, "oom"))
-            for rank in record.ranks
+            RankFigures(rank.rank, rank.coordinates.pp, allocated(rank), reserved(rank)) for rank in record.ranks
         ),
         prediction=record.prediction,
         no_prediction=record.no_prediction,
@@ -54,7 +53,6 @@ def case_of_run(record: RunRecord) -> Case:
         said=_said(record),
         sources=tuple(record.sources.items()),
         notes=doubts_of(record, metrics) if metrics else record.suspect,
-        retried=any(rank.memory and rank.memory.num_alloc_retries for rank in record.ranks),
         has_given_settings=record.imported is not None,
         forced=tuple(finding.id for finding in record.findings if finding.overridden),
     )
@@ -89,13 +87,10 @@ def _slurm_verdict(record: RunRecord, rank: RankRecord | None) -> OomVerdict | N
     return replace(found, reason=first_line(record.failure)[:300])
 
 
-def _failed_by(rank: RankRecord, kind: str) -> bool:
-    return rank.failure is not None and rank.failure.kind == kind
-
-
 def _has_nan(record: RunRecord) -> bool:
-    losses = (step.loss for rank in record.ranks for step in rank.steps if step.loss is not None)
-    return any(_failed_by(rank, "non_finite_loss") for rank in record.ranks) or not all(map(math.isfinite, losses))
+    losses = [step.loss for rank in record.ranks for step in rank.steps if step.loss is not None]
+    kinds = [rank.failure.kind for rank in record.ranks if rank.failure]
+    return "non_finite_loss" in kinds or not all(map(math.isfinite, losses))
 
 
 def _said(record: RunRecord) -> str:

@@ -163,9 +163,10 @@ def diagnosed(request: DiagnoseRequest, host: Host) -> Diagnosis:
     logged = None if is_described or not inputs.logs else logged_arguments(inputs.logs)
     given = _given(request, inputs, logged, host)
     case = _case(inputs, given, request, host)
-    lacks_tokens = logged is not None and not _knows_vocabulary(request.asked, logged)
-    gpu = request.asked.gpu if request.asked else ""
-    case = replace(case, prints_settings=logged is not None, lacks_vocabulary=lacks_tokens, asked_gpu=gpu)
+    if logged is not None:
+        gpu, has_tokens = request.asked.gpu if request.asked else "", _knows_vocabulary(request.asked, logged)
+        words = ("-g", gpu or "GPU", *(() if has_tokens else ("--vocab_size", "N")))
+        case = replace(case, asks=() if gpu and has_tokens else words)
     rulings, outlook, trials = NO_RULINGS, None, None
     if case.spec is not None:
         from harness.diagnose.forecasts import planned, rulings_on, tried  # a log without settings needs no planner

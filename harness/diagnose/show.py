@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from harness.diagnose.values import NO_PREDICTION, Case, Diagnosis, Fix
 from harness.failures.verdict import AllocatorFigures, class_name
 from harness.resolve.recipe import ASSUMED
-from harness.show.page import LONGEST_ANSWER, Facts, Line, Page, Span, answer_line, details, plain
+from harness.show.page import LONGEST_ANSWER, Facts, Line, Page, Span, answer_line, details
 from harness.show.request_text import paste_lines
 from harness.units import format_bytes, shortened
 
@@ -14,26 +14,26 @@ _LABEL = 10
 _INDENT = 3
 _MOST_STEPS = 3
 _LONGEST = 240
-_CLAUSE = re.compile("; ")
+_SHORT = re.compile(r": | \(")
 _SENTENCE = re.compile(r"(?<!e\.g)\. ")
 
 
 def diagnosis_page(answer: Diagnosis) -> Page:
     """Return the failure and the first step; then the rank, its numbers and what to try. Evidence is a detail."""
     symptoms = (
-        f"{row.symptom[:1].upper()}{row.symptom[1:]}: {row.evidence.rstrip('.')}. "
-        f"Cause: {row.cause}; to confirm: {row.confirm}"
+        f"megatron-core refuses the settings ({row.id}): {row.evidence.rstrip('.')}. Cause: {row.cause}"
         for row in answer.symptoms
     )
     case, steps = answer.case, [_step(number, fix) for number, fix in enumerate(answer.fixes, start=1)]
     found, said = case.verdict.figures, [shortened(case.failed.message, _LONGEST)] if case.failed else []
-    assumed, evidence = _assumed(answer)
+    assumed = [text for text in answer.evidence if text.startswith(ASSUMED.capitalize())]
+    unplanned = [text.removeprefix(NO_PREDICTION) for text in answer.evidence if text.startswith(NO_PREDICTION)]
     facts = (
         ("Where", _where(answer)),
         ("Numbers", numbers(found) if found else ""),
         ("Why now", case.why_now),
         ("Allocator", answer.allocator.reason if answer.allocator else ""),
-        ("Predicted", next(filter(None, map(_lacking, evidence)), "") if case.prints_settings else ""),
+        ("Predicted", f"nothing: {unplanned[0]}" if unplanned and case.origin == "log" else ""),
         ("Assumed", assumed[0].partition(": ")[2] if assumed else ""),
         ("Next", "" if steps else _nothing(answer)),
     )
@@ -44,22 +44,12 @@ def diagnosis_page(answer: Diagnosis) -> Page:
             details("step", [line for step in steps[_MOST_STEPS:] for line in step]),
             details("setting", [f"Job: {_title(case)}"]),
             details("message", said),
-            details("fact", evidence),
+            details("fact", [text for text in answer.evidence if text not in assumed]),
             details("known symptom", symptoms),
             details("note", case.notes),
         ),
         answer=_failure(answer),
     )
-
-
-def _assumed(answer: Diagnosis) -> tuple[list[str], list[str]]:
-    """Return what is assumed of the job, and the other evidence."""
-    assumed = [text for text in answer.evidence if text.startswith(ASSUMED.capitalize())]
-    return assumed, [text for text in answer.evidence if text not in assumed]
-
-
-def _lacking(text: str) -> str:
-    return f"nothing: {text.removeprefix(NO_PREDICTION)}" if text.startswith(NO_PREDICTION) else ""
 
 
 def _step(number: int, fix: Fix) -> tuple[Line, ...]:
@@ -77,18 +67,20 @@ def _failure(answer: Diagnosis) -> Line:
     link = " " if verdict.reason.startswith("while it ") else ": "
     name = Span(class_name(verdict.oom_class or "unknown"), "bad")
     reason = f"{sure}{link}{verdict.reason.rstrip('.')}"
-    clauses = [reason[: found.start()] for found in reversed([*_CLAUSE.finditer(reason)])]
-    lines = (((name, f"{text}."), step) for text in (reason, *clauses) for step in _first_steps(answer))
-    fitting = (line for line in lines if len(plain(line[0])) + len(line[1]) <= LONGEST_ANSWER)
-    return answer_line(*next(fitting, ((name, f"{reason}."), "")))
+    clauses, steps = (reason, reason.partition("; ")[0]), [*_first_steps(answer)]
+    fitting = ((text, step) for text in clauses for step in steps if len(f"{name.text}{text}.{step}") <= LONGEST_ANSWER)
+    text, step = next(fitting, (reason, ""))
+    return answer_line((name, f"{text}."), step)
 
 
 def _first_steps(answer: Diagnosis) -> Iterator[str]:
     """Yield the first step in one sentence, then shorter."""
     for fix in answer.fixes[:1]:
         sentence = _SENTENCE.split(fix.text)[0].rstrip(".:")
-        before, _, after = sentence.partition(": ")
-        for text in (sentence, after.partition(",")[0] if fix.setting else before, before.partition(" (")[0]):
+        for text in (
+            sentence,
+            sentence.partition(": ")[2].partition(",")[0] if fix.setting else _SHORT.split(sentence)[0],
+        ):
             first = text[:1].lower() if text[1:2].islower() else text[:1]  # PP stays PP
             yield f" Next: {first}{text[1:]}."
 

@@ -61,17 +61,14 @@ def refuted(case: Case) -> str:
     The tensors and the request that failed would have fitted, too, so this step was not a larger one.
     """
     stage, needed, available = stage_of_failure(case), needed_bytes(case), available_bytes(case)
-    if stage is None or needed is None or available is None or case.num_iterations < _FULL_STEPS:
+    graphs = case.spec.cuda_graph if case.spec else None
+    least = 1 + graphs.warmup_steps if graphs and graphs.impl != "none" else _FULL_STEPS  # before, graphs hold nothing
+    if stage is None or needed is None or available is None or case.num_iterations < least:
         return ""
-    predicted = stage.total if _is_before_capture(case) else predicted_bytes(case, stage)
+    predicted = predicted_bytes(case, stage)
     ran = f"{case.num_iterations} iterations ran with {format_bytes(available)}"
     text = f"{ran}, so the predicted {format_bytes(predicted)} are too many for this job"
     return text if needed <= available < predicted else ""
-
-
-def _is_before_capture(case: Case) -> bool:
-    graphs = case.spec.cuda_graph if case.spec else None
-    return graphs is not None and graphs.impl != "none" and case.num_iterations <= graphs.warmup_steps
 
 
 def unexplained_bytes(case: Case) -> int | None:
@@ -92,38 +89,20 @@ def expected(case: Case) -> Expected:
 
 
 def stage_evidence(case: Case) -> tuple[str, ...]:
-    """Return at most two sentences: the prediction, and the memory needed."""
-    stage = stage_of_failure(case)
-    if stage is None or case.prediction is None:
+    """Return at most two sentences: the prediction of a step, or of what stands before it, and the memory needed."""
+    stage, needed = stage_of_failure(case), needed_bytes(case)
+    if stage is None:
         return (f"{NO_PREDICTION}{case.no_prediction}.",) if case.no_prediction and case.spec else ()
+    parts, total, when = stage.parts, predicted_bytes(case, stage), ""
+    parts["CUDA graphs"] = total - stage.total
     if not case.verdict.has_activations:
-        return (_before_training(case, stage),)
-    parts = sorted(stage.parts.items(), key=lambda part: -part[1])[:_MOST_PARTS]
-    listed = ", ".join(f"{name} {format_bytes(size)}" for name, size in parts if size)
-    most, total = predicted_bytes(case, stage), format_bytes(stage.total)
-    graphs = f"{format_bytes(most)} with the capture and pools of CUDA graphs, " if most > stage.total else ""
-    predicted = f"Predicted for pipeline stage {stage.pp_rank}: {graphs}{total}{' without' * bool(graphs)} ({listed})."
-    return tuple(filter(None, (predicted, _needed(case, stage))))
-
-
-def _before_training(case: Case, stage: StagePrediction) -> str:
-    parts = {"weights": stage.weights, "gradients": stage.gradients, "optimizer": stage.optimizer}
-    listed = ", ".join(f"{name} {format_bytes(size)}" for name, size in parts.items() if size)
-    needed = needed_bytes(case)
-    total = format_bytes(sum(parts.values()))
-    text = f"Predicted for pipeline stage {stage.pp_rank} before the first step: {total} ({listed})"
-    return f"{text}; the rank needed {format_bytes(needed)}." if needed is not None else f"{text}."
-
-
-def _needed(case: Case, stage: StagePrediction) -> str:
-    needed = needed_bytes(case)
+        parts, when = {name: parts[name] for name in ("weights", "gradients", "optimizer")}, " before the first step"
+        total = sum(parts.values())
+    most = sorted(parts.items(), key=lambda part: -part[1])[:_MOST_PARTS]
+    listed = ", ".join(f"{name} {format_bytes(size)}" for name, size in most if size > 0)
+    found = f"Predicted for pipeline stage {stage.pp_rank}{when}: {format_bytes(total)} ({listed})."
     if needed is None:
-        return ""
-    more = needed - predicted_bytes(case, stage)
-    who = "The rank needed" if case.has_oom else "The rank held" if case.failed else "The fullest rank held"
-    text = f"{who} {format_bytes(needed)}"
-    if more < 0:
-        is_early = case.has_oom and (not case.num_iterations or _is_before_capture(case))
-        text = f"{text}, {format_bytes(-more)} less than predicted{' (it failed before its peak)' * is_early}"
-        return f"{': '.join(filter(None, (text, refuted(case))))}."
-    return f"{text}: {format_bytes(more)} more than predicted."
+        return (found,)
+    who = "The rank needed" if case.has_oom else "The fullest rank held"
+    more = f"{format_bytes(abs(needed - total))} {'more' if needed >= total else 'less'} than predicted"
+    return found, ": ".join(filter(None, (f"{who} {format_bytes(needed)}", more, refuted(case)))) + "."

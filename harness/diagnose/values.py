@@ -20,13 +20,12 @@ Status = Literal["ok", "oom", "failed", "interrupted", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class RankFigures:
-    """Peaks of one rank in bytes; None if not recorded. ``has_oom``: this rank itself ran out of memory."""
+    """Peaks of one rank in bytes; None if not recorded."""
 
     rank: int
     pp_rank: int | None = None
     allocated_bytes: int | None = None
     reserved_bytes: int | None = None
-    has_oom: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +44,7 @@ class FailedRank:
     moment: str | None = None
 
 
+JOB_OPTIONS = ("-mr", "RECIPE", "-g", "GPU", "-c", "DTYPE", "-ng", "GPUS", "--recompute", "SETTING")
 NO_PREDICTION = "No prediction: "  # begins the evidence that says why, which the page shows beside the figures
 
 
@@ -57,8 +57,7 @@ def is_dense(spec: ExperimentSpec | None) -> bool:
 class Case:
     """One job. ``expandable_segments``: None if unknown. ``said``: the texts of its failures.
 
-    ``sources``: the source of each setting. ``paths``: the logs read. ``prints_settings``: its log shows all settings
-    but the GPU type, and if ``lacks_vocabulary`` but the vocabulary's size. ``asked_gpu``: of the options.
+    ``sources``: the source of each setting. ``paths``: the logs read. ``asks``: the options that a prediction lacks.
     ``has_given_settings``: they come from the user, not from its own record. ``forced``: ids of the rules that the user
     overrode. ``pools_in_log``: whose memory pools it shows that exclude expandable segments. ``why_now``: what the log
     shows about the time of the failure. ``num_iterations``: reported by the log before it. ``contradicted``: a size
@@ -81,11 +80,8 @@ class Case:
     said: str = ""
     sources: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
-    retried: bool = False
     paths: tuple[str, ...] = ()
-    prints_settings: bool = False
-    lacks_vocabulary: bool = False
-    asked_gpu: str = ""
+    asks: tuple[str, ...] = JOB_OPTIONS
     has_given_settings: bool = False
     forced: tuple[str, ...] = ()
     pools_in_log: str = ""
@@ -137,15 +133,12 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Recognised:
-    """A symptom that applies: its row and the ``evidence``. ``is_said``: a message of the job names it."""
+    """A refusal of megatron-core that the job's messages show, by its rule, with the ``evidence``."""
 
     id: str
-    symptom: str
     cause: str
-    confirm: str
     fix: str
     evidence: str
-    is_said: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +273,6 @@ class AllocatorAnswer(Shown):
     available_bytes: int
     needed_bytes: int
     stranded_bytes: int
-    given_back_bytes: int | None
     missing_bytes: int
     remedy: Remedy
     settings: Text

@@ -57,13 +57,11 @@ def diagnosed(mbr_perf, tmp_path, request):
 
 @pytest.fixture
 def figures():
-    """Ranks by (stage, allocated GiB, out of memory)."""
+    """Ranks by (stage, allocated GiB)."""
 
-    def build(*rows: tuple[int, float, bool]) -> tuple[RankFigures, ...]:
-        return tuple(
-            RankFigures(rank, stage, int(gib * GIB), int(gib * GIB), has_oom=oom)
-            for rank, (stage, gib, oom) in enumerate(rows)
-        )
+    def build(*rows: tuple[int, float]) -> tuple[RankFigures, ...]:
+        each = enumerate(rows)
+        return tuple(RankFigures(rank, stage, int(gib * GIB), int(gib * GIB)) for rank, (stage, gib) in each)
 
     return build
 

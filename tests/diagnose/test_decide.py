@@ -76,7 +76,7 @@ def test_where_nothing_fits_all_layouts_are_searched(case):
 
 def test_the_evidence_is_the_prediction_then_the_memory_needed(case, predicted, figures):
     failed = FailedRank(0, "oom", "memory", "in forward_backward of step 2", "ranks/rank_000.json")
-    answer = diagnose(case(FULL, failed=failed, ranks=figures((0, 70, True)), prediction=predicted(63, 50, 50, 52)))
+    answer = diagnose(case(FULL, failed=failed, ranks=figures((0, 70)), prediction=predicted(63, 50, 50, 52)))
     assert "stage 0: 63.00 GiB (activations 47.00 GiB, optimizer 8.00 GiB" in answer.evidence[0]
     assert "needed 77.39 GiB: 14.39 GiB more" in answer.evidence[1]
     assert (answer.expected.stage.pp_rank, answer.expected.needed_bytes) == (0, needed_bytes(answer.case))
@@ -84,7 +84,7 @@ def test_the_evidence_is_the_prediction_then_the_memory_needed(case, predicted, 
 
 
 def test_a_job_that_ended_well_is_compared_at_its_fullest_rank(case, predicted, figures):
-    fine = case("", status="ok", ranks=figures((0, 20, False), (2, 30, False)), prediction=predicted(63, 50, 28, 20))
+    fine = case("", status="ok", ranks=figures((0, 20), (2, 30)), prediction=predicted(63, 50, 28, 20))
     assert diagnose(fine).expected.stage.pp_rank == 2
     assert "30.00 GiB: 2.00 GiB more" in diagnose(fine).evidence[1]
 

@@ -50,7 +50,6 @@ def test_the_rank_whose_failure_explains_the_others_is_named(failed_run, failure
 def test_a_run_out_of_memory_has_its_class_place_and_stage(failed_run):
     case = case_of_run(failed_run(PEER, OOM, status="oom"))
     assert (case.verdict.oom_class, case.failed.when) == ("fragmentation", "in forward_backward of step 3")
-    assert [rank.rank for rank in case.ranks if rank.has_oom] == [1]
     assert case.ranks[31].pp_rank == 3
 
 
