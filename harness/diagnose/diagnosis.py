@@ -84,6 +84,9 @@ def _evidence(case: Case, outlook: Outlook | None, rulings: Rulings) -> tuple[st
         found += stage_evidence(case)
     if outlook and outlook.fits_already:
         found += _fitting(case)
+    others = [rank.reserved_bytes or 0 for rank in case.ranks if case.failed and rank.rank != case.failed.rank]
+    if case.origin == "run" and case.fills_device and any(others):
+        found.append(f"The other ranks held at most {format_bytes(max(others))} until then.")
     return tuple(found)
 
 

@@ -81,20 +81,19 @@ def allocator_figures(text: str) -> AllocatorFigures | None:
     processes = (ProcessMemory(int(match[1]), size_bytes(match[2])) for match in _PROCESS.finditer(message))
     # A request of an exbibyte or more is a negative size, read as one without a sign.
     is_uncountable = tried is not None and found["tried_bytes"] is None
-    is_contradictory = _drop_impossible(found)
+    _drop_impossible(found)
     return AllocatorFigures(
         device=int(device[1]) if device else None,
         processes=tuple(processes),
         is_beyond_counting=is_uncountable or "Tried to allocate more than 1EB" in message,
         is_rejected=_REJECTED in message,
-        is_contradictory=is_contradictory,
         **found,
     )
 
 
-def _drop_impossible(found: dict[str, int | None]) -> bool:
-    """Set figures to None that exceed the device or the allocated memory; return whether there were any."""
-    before, rounding = dict(found), threshold("rounding_bytes")
+def _drop_impossible(found: dict[str, int | None]) -> None:
+    """Set figures to None that exceed the device or the allocated memory."""
+    rounding = threshold("rounding_bytes")
     allocated, spare = found["allocated_bytes"], found["unallocated_bytes"]
     if (total := found["total_bytes"]) is not None:
         if (allocated or 0) + (spare or 0) > total + rounding:
@@ -104,7 +103,6 @@ def _drop_impossible(found: dict[str, int | None]) -> bool:
                 found[name] = None
     if allocated is not None and (found["private_pool_bytes"] or 0) > allocated + rounding:
         found["private_pool_bytes"] = None
-    return found != before
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,17 +293,11 @@ def _outside(device: _Device) -> _Found | None:
 
 def _capacity(device: _Device) -> _Found:
     if math.isnan(device.allocated / device.total):
-        contradict = "the message's figures contradict each other: no device can have them"
-        without = "the message has no figures of the device in a form that mbr-perf reads"
-        return "capacity", "low", contradict if device.figures.is_contradictory else without
+        return "capacity", "low", "the message has no possible figures of the device in a form that mbr-perf reads"
     reason = f"{device.allocated} of {device.total} ({device.live:.0%}) are live tensors"
     if device.live >= threshold("full_share"):
         return "capacity", "high", f"{reason}; the device is full"
     rest = "" if math.isnan(device.tried) else f"; the rest has no room for a request of {device.tried}"
-    if device.free + device.spare >= device.tried and device.spare / device.total >= threshold(
-        "surely_fragmented_share"
-    ):
-        rest = f"; {device.spare} reserved and {device.free} free are unused, but in no piece of {device.tried}"
     if device.tried >= threshold("large_share") * device.total:
         rest = f"; one request of {device.tried} is {device.tried / device.total:.0%} of it"
     return "capacity", "medium", f"{reason}{rest}"

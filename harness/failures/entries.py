@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any, Literal, cast, get_args
 
 from harness.failures.verdict import NOT_MEMORY, Confidence, OomClass, OomVerdict, impossible_bytes, table, threshold
@@ -105,41 +105,18 @@ def signs() -> tuple[Entry, ...]:
 
 
 @cache
-def _owners() -> tuple[re.Pattern[bytes], dict[bytes, set[tuple[int, int]]]]:
-    """Return a search for the words of patterns, and the patterns (entry, number) that each match of it points to."""
-    patterns = {
-        (place, number): word_of(pattern)
-        for place, each in enumerate(entries())
-        for number, pattern in enumerate(each.patterns)
-    }
-    search, owners = any_of(patterns.values()), dict[bytes, set[tuple[int, int]]]()
-    for pattern, word in patterns.items():
-        match = search.search(word.encode())
-        owners.setdefault(match[0] if match else b"", set()).add(pattern)
-    return search, owners
-
-
-@lru_cache(1000)
-def _rows(found: frozenset[bytes], *, of_signs: bool) -> tuple[tuple[str, Entry, str], ...]:
-    """Return word, entry and pattern of what these matches of the search point to, in the order in which they count."""
-    owners = _owners()[1]
-    rows = sorted({row for word in found for row in owners.get(word, ())})
-    chosen = ((entries()[place], number) for place, number in rows)
-    return tuple(
-        (word_of(each.patterns[at]), each, each.patterns[at]) for each, at in chosen if each.sign or not of_signs
-    )
+def _words() -> re.Pattern[bytes]:
+    """Return a search for the words of all patterns, which most lines lack."""
+    pools = (pattern for row in table()["pools"] for pattern in row["pattern"])
+    return any_of(map(word_of, (*pools, *(pattern for each in entries() for pattern in each.patterns))))
 
 
 def first_match(text: str, *, of_signs: bool = False) -> tuple[Entry, re.Match[str]] | None:
     """Return the first entry that matches, with its match; ``of_signs``: of those whose line alone shows a failure."""
-    search, written, at, found = _owners()[0].search, text.encode(errors="replace"), 0, set[bytes]()
-    while word := search(written, at):
-        found.add(word[0])
-        at = word.start() + 1
-    for part, each, pattern in _rows(frozenset(found), of_signs=of_signs) if found else ():
-        if part in text and (match := _search(pattern, text)):
-            return each, match
-    return None
+    if not _words().search(text.encode(errors="replace")):
+        return None
+    found = ((each, match) for each in (signs() if of_signs else entries()) if (match := each.match(text)))
+    return next(found, None)
 
 
 def _entry(row: dict[str, Any]) -> Entry:
@@ -183,14 +160,9 @@ def is_of_peer(text: str) -> bool:
 
 def pools_in(text: str) -> str:
     """Return the name of the memory pools that a line shows and that exclude expandable segments; empty for none."""
-    if not _pool_words().search(text.encode(errors="replace")):
+    if not _words().search(text.encode(errors="replace")):
         return ""
     return next((row["name"] for row in table()["pools"] if any(_search(each, text) for each in row["pattern"])), "")
-
-
-@cache
-def _pool_words() -> re.Pattern[bytes]:
-    return any_of(word_of(each) for row in table()["pools"] for each in row["pattern"])
 
 
 def entry(identifier: str) -> Entry:

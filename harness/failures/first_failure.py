@@ -70,7 +70,7 @@ def _first_of(failures: list[RankFailure], scan: FailureScan, device_bytes: int 
     if verdict.entry == "collective_timeout":
         first, verdict = _waited(first, verdict, same, by_rank, scan)
     return FirstFailure(
-        failure=_without_secrets(_with_listing(first, failures)),
+        failure=_without_secrets(first),
         verdict=verdict,
         also=tuple(_without_secrets(failure) for failure in same if failure is not first),
         victims=tuple(_without_secrets(each) for each in by_rank if KINDS.index(each.kind) != strongest),
@@ -238,9 +238,3 @@ def _earliest(failures: list[RankFailure]) -> RankFailure:
     candidates = [failure for failure in failures if failure.weight == least]
     timed = all(failure.time for failure in candidates)
     return min(candidates, key=lambda failure: (failure.time or "" if timed else "", failure.after_step or 0))
-
-
-def _with_listing(first: RankFailure, failures: list[RankFailure]) -> RankFailure:
-    lines = [failure.evidence[0] for failure in failures if failure.rank == first.rank is not None and failure.weight]
-    more = tuple(line for line in lines if line not in first.evidence)
-    return replace(first, evidence=(*first.evidence, *more[:3]))

@@ -26,7 +26,6 @@ class AllocatorFigures:
     pools. ``unallocated``: reserved by the allocator and free, after it released cached blocks. ``this_process``:
     everything that this process holds on the device. ``allowed``: the limit that the process set for itself.
     ``is_beyond_counting``: the request is for more than 1 EB. ``is_rejected``: that limit refused the request.
-    ``is_contradictory``: figures that no device can have were dropped.
     """
 
     tried_bytes: int | None = None
@@ -41,7 +40,6 @@ class AllocatorFigures:
     unallocated_bytes: int | None = None
     is_beyond_counting: bool = False
     is_rejected: bool = False
-    is_contradictory: bool = False
 
     @property
     def reserved_bytes(self) -> int | None:

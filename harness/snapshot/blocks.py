@@ -10,9 +10,7 @@ from harness.snapshot.stacks import Owner, Stacks
 from harness.snapshot.values import FailedRequest, PrivatePool
 from harness.units import MIB
 
-# torch's documentation has "awaiting", its code writes "pending".
-PENDING = frozenset({"active_pending_free", "active_awaiting_free"})
-ALLOCATED, INACTIVE = "active_allocated", "inactive"
+ALLOCATED, PENDING, INACTIVE = "active_allocated", "active_pending_free", "inactive"
 _DEFAULT_POOL = (0, 0)
 _MOST_POOLS = 50
 # An expandable segment gives back whole pages (c10/cuda/CUDACachingAllocator.cpp: kLargeBuffer, kSmallBuffer).
@@ -27,7 +25,7 @@ class Blocks:
     num_blocks: int = 0
     reserved_bytes: int = 0
     allocated_bytes: int = 0
-    requested: int | None = 0
+    requested_bytes: int = 0
     pending_bytes: int = 0
     releasable_bytes: int = 0
     private_free_bytes: int = 0
@@ -37,12 +35,11 @@ class Blocks:
     pools: dict[str, list[int]] = field(default_factory=dict)
     live_bytes: Counter[Owner] = field(default_factory=Counter)
     num_live: Counter[Owner] = field(default_factory=Counter)
-    as_requested: int = 0  # as the history counts: the block's size where the request is unknown
 
     @property
-    def rounding_bytes(self) -> int | None:
-        """Return the bytes allocated beyond what was requested; None where the snapshot does not say."""
-        return None if self.requested is None else self.allocated_bytes - self.requested
+    def rounding_bytes(self) -> int:
+        """Return the bytes allocated beyond what was requested."""
+        return self.allocated_bytes - self.requested_bytes
 
     @property
     def stranded_bytes(self) -> int:
@@ -103,7 +100,10 @@ def _add(device: Blocks, entry: Any, stacks: Stacks) -> None:
         active += num_bytes
         if state == ALLOCATED:
             allocated += num_bytes
-            _count(device, num_bytes, block, stacks)
+            device.requested_bytes += size(block, "requested_size")
+            owner = stacks.of(block.get("frames")).owner
+            device.live_bytes[owner] += num_bytes
+            device.num_live[owner] += 1
     device.num_segments += 1
     device.reserved_bytes += total
     device.allocated_bytes += allocated
@@ -117,29 +117,15 @@ def _add(device: Blocks, entry: Any, stacks: Stacks) -> None:
 
 
 def _blocks(entry: Any) -> Iterator[tuple[int, int, str, Any]]:
-    """Yield address, bytes, state and the block. Blocks of old releases have no address but are in order."""
-    address = begin = size(entry, "address")
+    """Yield address, bytes, state and the block."""
+    end = size(entry, "address") + size(entry, "total_size")
     for block in entry["blocks"]:
-        num_bytes, state = size(block, "size"), block["state"]
-        if state not in (ALLOCATED, INACTIVE) and state not in PENDING:
+        address, num_bytes, state = size(block, "address"), size(block, "size"), block["state"]
+        if state not in (ALLOCATED, PENDING, INACTIVE):
             raise SnapshotFormatError(f"a block's state is {text(state)!r}, expected active_* or inactive")
-        address = size(block, "address", address)
+        if address + num_bytes > end:
+            raise SnapshotFormatError("a segment's blocks reach beyond its end")
         yield address, num_bytes, state, block
-        address += num_bytes
-    if address > begin + size(entry, "total_size"):
-        raise SnapshotFormatError("a segment's blocks reach beyond its end")
-
-
-def _count(device: Blocks, num_bytes: int, block: Any, stacks: Stacks) -> None:
-    owner = stacks.of(block.get("frames")).owner
-    device.live_bytes[owner] += num_bytes
-    device.num_live[owner] += 1
-    requested = None if block.get("requested_size") is None else size(block, "requested_size")
-    if requested is None:
-        device.requested = None
-    elif device.requested is not None:
-        device.requested += requested
-    device.as_requested += num_bytes if requested is None else requested
 
 
 def _count_free(device: Blocks, entry: Any, free: list[tuple[int, int]], *, is_private: bool, is_empty: bool) -> None:
@@ -174,14 +160,14 @@ def last_failure(entries: Sequence[Any], blocks: Blocks) -> tuple[FailedRequest 
     is_asked = any(entry.get("action") == "free_requested" for entry in entries)
     changes = {"alloc": 1, "free_requested" if is_asked else "free_completed": -1}
     found: FailedRequest | None = None
-    allocated, reserved, is_now, num_failures = blocks.as_requested, blocks.reserved_bytes, True, 0
+    allocated, reserved, is_now, num_failures = blocks.requested_bytes, blocks.reserved_bytes, True, 0
     for entry in reversed(entries):
         action = entry["action"]
         if action == "oom":
             num_failures += 1
             found = found or FailedRequest(
                 request_bytes=size(entry, "size"),
-                device_free_bytes=None if entry.get("device_free") is None else size(entry, "device_free"),
+                device_free_bytes=size(entry, "device_free"),
                 allocated_then_bytes=allocated,
                 reserved_then_bytes=reserved,
                 is_now=is_now,

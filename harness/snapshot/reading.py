@@ -1,24 +1,18 @@
 """Opens snapshots of torch's CUDA allocator in a separate process, with limits and without running their code."""
 
-import os
-import shlex
-import stat
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from harness.errors import BadRequestError
+from harness.errors import BadRequestError, os_errors_reported
 from harness.records.quoting import quoted_error
 from harness.show.terminal import narration
 from harness.snapshot.values import DeviceMemory, Question, SnapshotSummary
 from harness.units import GIB, counted
 
 _CAP_BYTES = 2 * GIB
-_PACKED = {b"\x1f\x8b": "gzip", b"\xfd7zXZ\0": "xz", b"BZh": "bzip2", b"\x28\xb5\x2f\xfd": "zstd"}
-_NOT_A_SNAPSHOT = "give a file written by torch.cuda.memory._dump_snapshot"
+_NOT_A_SNAPSHOT = "give a file written by torch.cuda.memory._dump_snapshot, not compressed"
 
 
 @dataclass(frozen=True)
@@ -44,14 +38,12 @@ def snapshot_summary(
     BadRequestError names the file: unreadable, too large, hostile, damaged, not a snapshot, or without a history.
     """
     limits = limits or SnapshotLimits()
-    try:
-        status = path.stat()
-        _require_file(path, status.st_mode)
-        num_bytes = status.st_size
-        if num_bytes == 0:
-            raise BadRequestError(
-                f"{path}: is empty", remedy="check whether the disk is full or the job was killed, then record it again"
-            )
+    with os_errors_reported(f"{path}: cannot be read", _NOT_A_SNAPSHOT):
+        if not path.is_file() and path.exists():
+            found = [str(each) for each in sorted([*path.glob("*.pickle"), *path.glob("ranks/*.pickle")])[:1]]
+            remedy = f"{_NOT_A_SNAPSHOT}{''.join(f', e.g. {each}' for each in found)}"
+            raise BadRequestError(f"{path}: a folder, a pipe or a device, not a file", remedy=remedy)
+        num_bytes = path.stat().st_size
         if num_bytes > limits.largest_file_bytes:
             most = limits.largest_file_bytes / 1e6
             raise BadRequestError(
@@ -59,27 +51,6 @@ def snapshot_summary(
                 remedy="record a shorter history: a smaller max_entries of _record_memory_history",
             )
         return SnapshotSummary.model_validate_json(_answer(path, num_bytes, limits, question))
-    except ValidationError as error:
-        message = f"{path}: its summary is incomplete: {error.errors()[0]['msg']}"
-        raise BadRequestError(message, remedy=_NOT_A_SNAPSHOT) from error
-    except FileNotFoundError as error:
-        raise BadRequestError(f"{path}: no such file", remedy=_NOT_A_SNAPSHOT) from error
-    except OSError as error:
-        raise BadRequestError(f"{path}: cannot be read: {error.strerror}", remedy=_NOT_A_SNAPSHOT) from error
-
-
-def _require_file(path: Path, mode: int) -> None:
-    """Require a file, as the limits need its size. BadRequestError; for a folder it names the snapshots in it."""
-    if stat.S_ISREG(mode):
-        return
-    if not stat.S_ISDIR(mode):
-        kind = "a pipe" if stat.S_ISFIFO(mode) else "a device" if not stat.S_ISSOCK(mode) else "a socket"
-        raise BadRequestError(
-            f"{path}: {kind}, not a file", remedy=f"{_NOT_A_SNAPSHOT}; copy its content to a file first"
-        )
-    found = sorted([*path.glob("*.pickle"), *path.glob("ranks/*.pickle")])[:3]
-    listed = f"name one of its files, e.g. {', '.join(map(str, found))}" if found else "it holds no *.pickle"
-    raise BadRequestError(f"{path}: a folder, not a file", remedy=f"{_NOT_A_SNAPSHOT}; {listed}")
 
 
 def fullest_device(summary: SnapshotSummary) -> DeviceMemory:
@@ -101,10 +72,6 @@ def _answer(path: Path, num_bytes: int, limits: SnapshotLimits, question: Questi
     command += [question.model_dump_json()] if question else []
     doing = f"Reading {path.name}" + f", then {counted(num_rows, 'replay')}" * bool(num_rows)
     with path.open("rb") as file, narration().status(doing):
-        begin = os.pread(file.fileno(), 8, 0)
-        if packed := next((tool for magic, tool in _PACKED.items() if begin.startswith(magic)), None):
-            remedy = f"decompress it first: {packed} -dc {shlex.quote(str(path))} > {shlex.quote(path.stem)}"
-            raise BadRequestError(f"{path}: is compressed", remedy=remedy)
         try:
             done = subprocess.run(command, stdin=file, capture_output=True, timeout=seconds, check=False)
         except subprocess.TimeoutExpired as error:

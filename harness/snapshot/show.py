@@ -21,7 +21,7 @@ from harness.snapshot.values import (
 )
 from harness.units import counted, format_bytes
 
-_MOST_MODULES, _MOST_SITES, _MOST_POOLS = 12, 12, 3
+_MOST_ROWS = 12
 
 
 class OomPart(Shown):
@@ -64,9 +64,9 @@ def verdict(device: DeviceMemory) -> OomVerdict | None:
     failure = device.failure
     if failure is None:
         return None
-    room, free = device.releasable_bytes + device.stranded_bytes, failure.device_free_bytes or 0
+    room, free = device.releasable_bytes + device.stranded_bytes, failure.device_free_bytes
     if not failure.is_now:
-        used = failure.allocated_then_bytes + (device.rounding_bytes or 0) + device.private_free_bytes
+        used = failure.allocated_then_bytes + device.rounding_bytes + device.private_free_bytes
         room = max(0, failure.reserved_then_bytes - used)
     figures = AllocatorFigures(
         tried_bytes=failure.request_bytes,
@@ -87,9 +87,8 @@ def snapshot_page(summary: SnapshotSummary, device: DeviceMemory, verdict: OomVe
     if summary.predicted:
         facts += [("Predicted", f"{summary.predicted}; no job has run")]
     if verdict and (failed := device.failure):
-        left = failed.device_free_bytes
-        had = "" if left is None else f", {format_bytes(left)} left on the device"
-        facts += [("Request", f"{format_bytes(failed.request_bytes)}{had}"), ("Next", verdict.next_experiment)]
+        asked_for, left = map(format_bytes, (failed.request_bytes, failed.device_free_bytes))
+        facts += [("Request", f"{asked_for}, {left} left on the device"), ("Next", verdict.next_experiment)]
     if asked := summary.what_if:
         blocks: tuple[Block, ...] = (
             *_what_if(asked, "predicted" if summary.predicted else "recorded"),
@@ -118,29 +117,23 @@ def _replayed(found: WhatIf, row: WhatIfRow) -> str:
 
 def _failed(device: DeviceMemory, verdict: OomVerdict | None) -> str:
     if verdict:
-        more = f" ({device.num_failures} failed; this is the last)" if device.num_failures > 1 else ""
-        return f"{class_name(verdict.oom_class)} ({verdict.confidence}): {verdict.reason}{more}"
+        return f"{class_name(verdict.oom_class)} ({verdict.confidence}): {verdict.reason}"
     none = "The history has no failed request" if device.has_history else "No history, so no failed request"
     held = f"{format_bytes(device.allocated_bytes)} allocated of {format_bytes(device.reserved_bytes)} reserved"
     return f"{device.history_problem or none}: {held}, {format_bytes(device.stranded_bytes)} stranded."
 
 
 def _sums(device: DeviceMemory) -> Table:
-    rounding = "in use; the snapshot lacks the requested sizes"
-    if device.rounding_bytes is not None:
-        rounding = f"in use, {format_bytes(device.rounding_bytes)} of it rounding"
-    pools = [f"{pool.pool} {format_bytes(pool.reserved_bytes)}" for pool in device.private_pools]
-    more = f" and {len(pools) - _MOST_POOLS} more" * (len(pools) > _MOST_POOLS)
-    private = f"in private pools (CUDA graphs), reserved: {', '.join(pools[:_MOST_POOLS])}{more}"
+    pools = sum(pool.reserved_bytes for pool in device.private_pools)
     expandable = ", expandable" if device.has_expandable_segments else ""
     blocks = f"{counted(device.num_segments, 'segment')}, {counted(device.num_blocks, 'block')}{expandable}"
     rows = [
         ("reserved", device.reserved_bytes, blocks),
-        ("allocated", device.allocated_bytes, rounding),
+        ("allocated", device.allocated_bytes, f"in use, {format_bytes(device.rounding_bytes)} of it rounding"),
         ("pending", device.pending_bytes, "freed, but another stream may still use it"),
         ("releasable", device.releasable_bytes, "torch.cuda.empty_cache() returns it to the device"),
         ("stranded", device.stranded_bytes, "free, but in a segment with live blocks"),
-        ("private free", device.private_free_bytes, private),
+        ("private free", device.private_free_bytes, f"of {format_bytes(pools)} in private pools (CUDA graphs)"),
         ("largest free", device.largest_free_bytes, "the largest free block outside private pools"),
     ]
     always = ("reserved", "allocated", "stranded", "largest free")
@@ -178,15 +171,13 @@ def _first_failure(failure: FirstFailure | None) -> str:
 
 
 def _holders(device: DeviceMemory) -> Iterator[Block]:
-    modules = by_module(device.holders)
-    yield "Memory held now, by megatron-core module:"
-    shown = [(module, format_bytes(size)) for module, size in modules[:_MOST_MODULES]]
+    yield f"Memory held now, by megatron-core module (the largest {_MOST_ROWS}; --json has all):"
+    shown = [(module, format_bytes(size)) for module, size in by_module(device.holders)[:_MOST_ROWS]]
     yield table(("Module", "Held now"), shown, right=("Held now",))
-    yield listing(_rest(len(modules), _MOST_MODULES))
     yield GAP
     yield "The lines of code that hold most:"
     yield tabled(
-        device.holders[:_MOST_SITES],
+        device.holders[:_MOST_ROWS],
         [
             (Column("Module", whole=True), lambda holder: holder.module),
             (Column("Site", long=True), lambda holder: holder.site),
@@ -194,8 +185,3 @@ def _holders(device: DeviceMemory) -> Iterator[Block]:
             (Column("Held now", right=True), lambda holder: format_bytes(holder.live_bytes)),
         ],
     )
-    yield listing(_rest(len(device.holders), _MOST_SITES))
-
-
-def _rest(count: int, shown: int) -> list[str]:
-    return [f"and {counted(count - shown, 'more row')} (--json has them)"] if count > shown else []

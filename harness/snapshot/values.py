@@ -31,7 +31,7 @@ class FailedRequest(Frozen):
     """
 
     request_bytes: int
-    device_free_bytes: int | None
+    device_free_bytes: int
     allocated_then_bytes: int
     reserved_then_bytes: int
     is_now: bool
@@ -41,8 +41,8 @@ class DeviceMemory(Frozen):
     """One device. reserved = allocated + pending + releasable + stranded + private free.
 
     ``pending``: freed, but another stream may still use it. ``releasable``: `empty_cache` gives it back. ``stranded``:
-    free inside segments that also hold something live. ``rounding_bytes``: allocated beyond what was requested, None
-    where the snapshot does not say (torch before 2.1). ``largest_free_bytes`` leaves private pools out.
+    free inside segments that also hold something live. ``rounding_bytes``: allocated beyond what was requested.
+    ``largest_free_bytes`` leaves private pools out.
     ``history_problem``: why no failed request is known although the history has one.
     """
 
@@ -55,7 +55,7 @@ class DeviceMemory(Frozen):
     releasable_bytes: int
     stranded_bytes: int
     private_free_bytes: int
-    rounding_bytes: int | None
+    rounding_bytes: int
     largest_free_bytes: int
     has_expandable_segments: bool
     private_pools: tuple[PrivatePool, ...] = ()
@@ -89,8 +89,7 @@ class WhatIfRow(Frozen):
     """The recorded requests under some settings, from an empty device; empty settings are torch's defaults.
 
     Peaks without a limit. ``fits_bytes``: the smallest device on which none fails, None if a memory fraction forbids
-    it. ``failure``: on the device that was asked about. ``without``: modules whose forward passes are recomputed, which
-    ends so many saved blocks early.
+    it. ``failure``: on the device that was asked about. ``without``: modules whose forward passes are recomputed.
     """
 
     settings: str
@@ -99,7 +98,6 @@ class WhatIfRow(Frozen):
     fits_bytes: int | None
     failure: FirstFailure | None
     without: str = ""
-    num_recomputed: int = 0
 
 
 class WhatIf(Frozen):

@@ -29,7 +29,6 @@ class _History(NamedTuple):
 
     events: list[Event]
     num_before: int
-    num_unknown_frees: int
     forward: dict[int, frozenset[str]]
 
 
@@ -69,7 +68,7 @@ def answered(content: dict[Any, Any], device: DeviceMemory, question: Question) 
             notes = (*notes, f"No block of the history was saved by a forward pass of {modules}.")
         for each in asked:
             row = _row(changed, entries, each, question.device_bytes)
-            rows.append(row.model_copy(update={"without": modules, "num_recomputed": num_blocks}))
+            rows.append(row.model_copy(update={"without": modules}))
     return WhatIf(
         device_bytes=question.device_bytes,
         num_requests=sum(event.num_bytes is not None for event in history.events) - history.num_before,
@@ -187,7 +186,7 @@ def _history(before: list[HeldBlock], entries: Entries) -> _History:
 
     A request that failed is asked again and ends at once. A block ends when its last stream was done with it.
     """
-    events, keys, num_unknown, stacks = list[Event](), dict[int, int](), 0, Stacks()
+    events, keys, stacks = list[Event](), dict[int, int](), Stacks()
     forward: dict[int, frozenset[str]] = {}
 
     def ask(num_bytes: int, stream: int, frames: object) -> int:
@@ -208,9 +207,8 @@ def _history(before: list[HeldBlock], entries: Entries) -> _History:
                 events.append(Event(key, None))
         elif entry["action"] == "free_completed":
             ended = keys.pop(size(entry, "addr"), None)
-            num_unknown += ended is None
             events += [] if ended is None else [Event(ended, None)]
-    return _History(events, len(before), num_unknown, forward)
+    return _History(events, len(before), forward)
 
 
 def _row(history: _History, entries: Entries, asked: str, device_bytes: int | None) -> WhatIfRow:
@@ -256,7 +254,5 @@ def _notes(history: _History, device: DeviceMemory) -> Iterator[str]:
             f"The history begins in mid-run with {blocks}: earlier peaks and gaps are unknown, "
             "so Reserved and Fits in may be too low."
         )
-    if history.num_unknown_frees:
-        yield f"{counted(history.num_unknown_frees, 'free')} in the history without a request: some events are missing."
     if device.private_pools:
         yield "A history does not name private pools: their blocks are replayed outside them, and figures may be low."

@@ -53,10 +53,10 @@ def _place(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("nosuch", "nosuch: no such file\n"),
-        ("empty", "empty: is empty\n"),
-        ("pipe", "pipe: a pipe"),
-        ("/dev/zero", "/dev/zero: a device"),
+        ("nosuch", "nosuch: cannot be read"),
+        ("empty", "empty: it is damaged"),
+        ("pipe", "pipe: a folder, a pipe"),
+        ("/dev/zero", "not a file"),
         ("run", "/run/ranks/snapshot_000.pickle"),
         ("text.pickle", "text.pickle: "),
     ],

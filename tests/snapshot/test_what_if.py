@@ -86,13 +86,11 @@ def layers(count, *, first=0):
 
 def test_what_a_recomputed_module_saved_lives_for_one_layer_at_a_time_and_one_that_saves_nothing_is_named(asked):
     found = asked(layers(4), "--without", "mlp", "--without", "mlp,core_attn")
-    assert [(row["without"], row["num_recomputed"]) for row in found["rows"]] == [
-        ("", 0), ("mlp", 3), ("mlp,core_attn", 6),
-    ]  # fmt: skip
+    assert [row["without"] for row in found["rows"]] == ["", "mlp", "mlp,core_attn"]
     # Of four layers the last keeps its 100 MiB until its backward pass; then each has its own again.
     assert in_mib(found, "allocated_bytes") == [(630,), (330,), (180,)]
     found = asked(layers(2), "--without", "moe", "--device_gib", "0.1")
-    assert (found["rows"][1]["num_recomputed"], "moe" in found["notes"][0]) == (0, True)
+    assert "moe" in found["notes"][0]
     assert found["rows"][1]["failure"]["number"] == 2
 
 
