@@ -89,8 +89,6 @@ def _request(what: DiagnoseOptions, asked: ExperimentOptions) -> "DiagnoseReques
             f"{NO_PREDICTION}the log prints no settings. {', '.join(given)}: ignored without {remedy}."
         )
         given = []
-    if request.job_name and not request.gpu:
-        _require_gpu(request, what)
     return DiagnoseRequest(
         paths=tuple(what.paths),
         asked=request if given else None,
@@ -100,19 +98,3 @@ def _request(what: DiagnoseOptions, asked: ExperimentOptions) -> "DiagnoseReques
         plans=not what.no_plan,
         passage=passage,
     )
-
-
-def _require_gpu(request: "Request", what: DiagnoseOptions) -> None:
-    """Raise BadRequestError for the missing GPU type, with everything else that is wrong."""
-    from harness.diagnose.run import sorted_inputs
-    from harness.errors import Problems
-    from harness.resolve.options import options_layer
-    from harness.resolve.resolve import recipe_of
-
-    problems = Problems()
-    problem = f"{' '.join(request.job_words)}: the GPU type of the job is missing"
-    problems.add(problem, "add it, e.g. -g h100, or -g cpu")
-    problems.tried(lambda: recipe_of(request))
-    options_layer(request, problems)
-    problems.tried(lambda: sorted_inputs(what.paths, what.results_dir))
-    problems.raise_if_any()

@@ -33,7 +33,7 @@ def diagnose(
     symptoms = recognised(case)
     oom_class, confidence, reason = _class(case, symptoms)
     known = Situation(case, oom_class, symptoms, outlook, rulings, allocator)
-    doubts = [_doubt(case, rulings)] if known.case is not case and case.status == "ok" else []
+    doubts = [_doubt(rulings)] if known.case is not case and case.status == "ok" else []
     account = account_of(allocator, is_captured=case.is_captured) if allocator else ()
     is_conclusive = (
         bool(symptoms)
@@ -56,10 +56,8 @@ def diagnose(
     )
 
 
-def _doubt(case: Case, rulings: Rulings) -> str:
+def _doubt(rulings: Rulings) -> str:
     """Say that a job that ended well had other software or settings than given."""
-    if case.contradicted:
-        return f"The log contradicts the settings as given: {case.contradicted}. mbr-perf ignores these."
     return (
         f"The rules refuse the settings as given: {findings_text(rulings.job)}. The job ran, so it had "
         "other settings or software. mbr-perf ignores these."

@@ -59,7 +59,7 @@ def fixes(known: Situation) -> tuple[Fix, ...]:
 def _settings(known: Situation) -> list[Fix]:
     case = known.given
     if is_doubted(case, known.rulings):
-        refused = case.contradicted or findings_text(known.rulings.job)
+        refused = findings_text(known.rulings.job)
         text = f"The job cannot have run with the settings as given: {refused}. Pass the settings that it ran with."
         return [] if case.status == "ok" else [Fix(text)]
     is_capacity = known.oom_class == "capacity" and case.verdict.recompute_helps

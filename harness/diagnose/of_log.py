@@ -15,47 +15,11 @@ from harness.failures.failure_signs import RankFailure
 from harness.failures.first_failure import KILL_COUNT, LOCAL_RANK, FirstFailure, failure_of, survived_by
 from harness.failures.verdict import AllocatorFigures, Confidence, OomVerdict, table
 from harness.foreign.log import ForeignLog, NotFinite, RankMemory
-from harness.foreign.logs.lines import LogLine
-from harness.resolve.recipe import at_path
 from harness.units import counted, format_bytes
 
 _MOST_NAMED = 8
 # Skipped steps count as iterations: those before the window warm up.
 _WARM_UP_SHARE = 0.5
-_STAYED = (
-    "training had ended, but the job had not: Slurm ended it at its time limit",
-    "Find the process that stays (ps, py-spy dump): a profiler, a save in the background, a data loader or a "
-    "logger. See whether the last checkpoint is complete.",
-)
-_NO_END = "no line shows how the job ended"
-_STILL_RUNS = (
-    "See whether the job still runs (squeue, nvidia-smi). If it hangs, take a py-spy dump of every rank; if it "
-    "ended, ask the scheduler why (sacct -j JOB), and pass all logs."
-)
-
-# How Megatron-LM and Megatron-Bridge print a job's sizes, and where each rank stands in it.
-SIZE_WORDS = ("using world size:", "model parallel rank (")
-_SIZES = (
-    ("num_gpus", re.compile(r"using world size: {0,4}(\d{1,7})")),
-    *(
-        (f"parallelism.{name}_model_parallel_size", re.compile(rf"(?<![\w-]){name}-model-parallel size: (\d{{1,5}})"))
-        for name in ("tensor", "pipeline")
-    ),
-)
-_PLACE = re.compile(r"\(tensor, pipeline\) model parallel rank \((\d{1,5}), (\d{1,5})\)")
-
-
-def contradiction(line: LogLine, spec: ExperimentSpec) -> str:
-    """Say which size of the job a line shows to be another than given; empty if it shows none."""
-    for path, pattern in _SIZES if SIZE_WORDS[0] in line.text else ():
-        match, given = pattern.search(line.text), at_path(spec, path)
-        if match and int(match[1]) != given:
-            return f"{line.where} shows {path.rpartition('.')[2]} {match[1]}, not {given}"
-    match = _PLACE.search(line.text) if SIZE_WORDS[1] in line.text else None
-    for (path, _), number in zip(_SIZES[1:], match.groups() if match else (), strict=False):
-        if int(number) >= int(str(at_path(spec, path))):
-            return f"{line.where} shows rank {number} of {path.rpartition('.')[2]} {at_path(spec, path)}"
-    return ""
 
 
 def case_of_log(
@@ -67,7 +31,7 @@ def case_of_log(
     """
     first = failure_of(scan, spec.gpu_type.memory_bytes if spec else None)
     harmless = first if first is not None and _is_harmless(first, log) else None
-    first = None if harmless or first is None else _after_training(first, log)
+    first = None if harmless else first
     broken = log.not_finite()
     cause = broken if first is None or _is_weak(first) else None
     status, verdict, failed = _ending(log, first, cause, is_empty=is_empty)
@@ -113,8 +77,8 @@ def _ending(
     if log.ended or (log.iterations and log.truncated is None):
         return "ok", OomVerdict("not_oom", "medium", "the job ended well"), None
     if log.truncated:
-        return "unknown", OomVerdict("not_oom", "medium", f"{_NO_END}; {log.truncated}", advice=_STILL_RUNS), None
-    return "unknown", OomVerdict("not_oom", "medium", _NO_END), None
+        return "unknown", OomVerdict.of_ending("truncated", how=log.truncated), None
+    return "unknown", OomVerdict.of_ending("no_end"), None
 
 
 def _notes(
@@ -148,14 +112,6 @@ def _is_harmless(first: FirstFailure, log: ForeignLog) -> bool:
     is_at_its_end = log.ended or (bool(log.iterations) and log.total is not None and log.truncated is None)
     is_alone = not first.victims and all(failure.entry == KILL_COUNT for failure in first.also)
     return is_at_its_end and is_alone and (first.failure.is_mention or first.failure.entry == KILL_COUNT)
-
-
-def _after_training(first: FirstFailure, log: ForeignLog) -> FirstFailure:
-    """Return the failure; a time limit after training had ended is judged otherwise."""
-    if not log.ended or first.verdict.oom_class != "time_limit":
-        return first
-    reason, advice = _STAYED
-    return replace(first, verdict=replace(first.verdict, reason=reason, advice=advice))
 
 
 def _is_weak(first: FirstFailure) -> bool:

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from harness.diagnose.allocator import answer_of
 from harness.diagnose.diagnosis import diagnose
-from harness.diagnose.of_log import SIZE_WORDS, case_of_log, contradiction
+from harness.diagnose.of_log import case_of_log
 from harness.diagnose.of_run import case_of_run, case_of_unfinished
 from harness.diagnose.values import NO_PREDICTION, NO_RULINGS, Case, Diagnosis, is_doubted
 from harness.errors import BadRequestError, HarnessError, Problems
@@ -155,16 +155,20 @@ def diagnosed(request: DiagnoseRequest, host: Host) -> Diagnosis:
         for name, value in env_of_options(request.env).items():
             if name in ALLOCATOR_NAMES:
                 require_taken(value, where=name)
-    if problems.found and request.asked is not None:
+    asked = request.asked
+    if asked is not None and asked.job_name and not asked.gpu:
+        problem = f"{' '.join(asked.job_words)}: the GPU type of the job is missing"
+        problems.add(problem, "add it, e.g. -g h100, or -g cpu")
+    if problems.found and asked is not None:
         with problems.collecting():
-            settle(RunRequest(asked=request.asked), host)
+            settle(RunRequest(asked=asked), host)
     problems.raise_if_any()
-    is_described = request.asked is not None and bool(request.asked.job_name)
+    is_described = asked is not None and bool(asked.job_name)
     logged = None if is_described or not inputs.logs else logged_arguments(inputs.logs)
     given = _given(request, inputs, logged, host)
     case = _case(inputs, given, request, host)
     if logged is not None:
-        gpu, has_tokens = request.asked.gpu if request.asked else "", _knows_vocabulary(request.asked, logged)
+        gpu, has_tokens = asked.gpu if asked else "", _knows_vocabulary(asked, logged)
         words = ("-g", gpu or "GPU", *(() if has_tokens else ("--vocab_size", "N")))
         case = replace(case, asks=() if gpu and has_tokens else words)
     rulings, outlook, trials = NO_RULINGS, None, None
@@ -251,16 +255,15 @@ def _of_logs(
     paths: Sequence[str], spec: ExperimentSpec | None, passage: Passage, env: Mapping[str, str] = MappingProxyType({})
 ) -> Case:
     """Read the lines once: they may be gigabytes, or a pipe. ``env``: for what the lines do not show."""
-    reader, scan, pools, text, contradicted = LogReader(), FailureScan(), "", "", ""
-    wanted = Wanted((*words_of_failures(), *SIZE_WORDS, *WORDS), WORDS_BEFORE_MORE)
+    reader, scan, pools, text = LogReader(), FailureScan(), "", ""
+    wanted = Wanted((*words_of_failures(), *WORDS), WORDS_BEFORE_MORE)
     with stopped_by_ctrl_c(passage):
         for line in log_lines(paths, passage=passage, wanted=wanted):
             reader.feed(line)
             scan.feed(line)
-            contradicted = contradicted or (contradiction(line, spec) if spec else "")
             pools, text = pools or pools_in(line.text), line.text or text
     if scan.expandable_segments is None:
         scan.expandable_segments = expandable_segments(env)
     name = "standard input" if tuple(paths) == ("-",) else ", ".join(paths)
     case = case_of_log(name, reader.finish(), scan, spec, is_empty=not text)
-    return replace(case, pools_in_log=pools, paths=tuple(map(str, paths)), contradicted=contradicted)
+    return replace(case, pools_in_log=pools, paths=tuple(map(str, paths)))

@@ -14,7 +14,7 @@ from harness.foreign.exporting import ToPaste
 from harness.records.prediction import PredictionRecord, Source, StagePrediction
 from harness.show.json import Document, Shown, Text, at
 
-Origin = Literal["run", "log", "snapshot"]
+Origin = Literal["run", "log"]
 Status = Literal["ok", "oom", "failed", "interrupted", "unknown"]
 
 
@@ -60,8 +60,7 @@ class Case:
     ``sources``: the source of each setting. ``paths``: the logs read. ``asks``: the options that a prediction lacks.
     ``has_given_settings``: they come from the user, not from its own record. ``forced``: ids of the rules that the user
     overrode. ``pools_in_log``: whose memory pools it shows that exclude expandable segments. ``why_now``: what the log
-    shows about the time of the failure. ``num_iterations``: reported by the log before it. ``contradicted``: a size
-    given that the log shows to be another.
+    shows about the time of the failure. ``num_iterations``: reported by the log before it.
     """
 
     name: str
@@ -87,7 +86,6 @@ class Case:
     pools_in_log: str = ""
     why_now: str = ""
     num_iterations: int = 0
-    contradicted: str = ""
 
     @property
     def on_device(self) -> bool:
@@ -330,6 +328,6 @@ def findings_text(findings: Iterable[Finding]) -> str:
 
 
 def is_doubted(case: Case, rulings: Rulings) -> bool:
-    """Return whether the log, or the rules for a job that trained, refute settings that the user gave."""
+    """Return whether the rules refuse settings that the user gave for a job that trained."""
     has_trained = case.has_oom or case.step_time_s is not None or case.status == "ok"
-    return case.has_given_settings and bool(case.contradicted or (rulings.job and has_trained))
+    return case.has_given_settings and has_trained and bool(rulings.job)

@@ -1,6 +1,5 @@
 """Commands to paste ask for the job again, and for nothing that the rules refuse."""
 
-import json
 import shlex
 import shutil
 from dataclasses import replace
@@ -140,26 +139,3 @@ def test_a_typo_of_the_recipe_is_named_with_all_other_problems(mbr_perf, gpu):
     assert answer.code == 2
     for problem in (gpu[1] if gpu else "GPU type", "'llama3_8bb'", "'mpl'", "gone.log"):
         assert problem in answer.err
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "using world size: 32, data-parallel size: 2, tensor-model-parallel size: 4, pipeline-model-parallel size: 4",
-        "using world size: 32, data-parallel size: 2, context-parallel size: 1 tensor-model-parallel size: 4, "
-        "encoder-pipeline-model-parallel size: 0, pipeline-model-parallel size: 4",
-        " > number of parameters on (tensor, pipeline) model parallel rank (3, 3): 4669571072",
-    ],
-)
-def test_sizes_that_the_log_contradicts_are_doubted(mbr_perf, tmp_path, line):
-    log, job = tmp_path / "a.log", ("-mr", "llama3_70b", "--task", "sft", "-g", "h100", "-c", "bf16", "-ng", "32")
-    log.write_text(f"{line}\n[rank3]: {FULL}\n")
-    answers = {
-        size: json.loads(mbr_perf("diagnose", log, *job, "-pp", size, "--no_plan", "--json").out) for size in ("2", "4")
-    }
-    assert "pipeline_model_parallel_size" in answers["2"]["fixes"][0]["text"]
-    assert not any(
-        "mbr-perf" in (fix["command"] or "") and "-mr llama" in fix["command"] for fix in answers["2"]["fixes"]
-    )
-    assert not any("contradict" in text for text in answers["4"]["evidence"])
-    assert not any("pipeline_model_parallel_size" in fix["text"] for fix in answers["4"]["fixes"])

@@ -26,13 +26,6 @@ def test_a_line_after_a_training_that_ended_well_is_a_note(diagnosed, last):
     assert any(each.endswith("train.log:42).") for each in document["job"]["notes"])
 
 
-def test_a_job_that_stayed_after_training_until_its_time_limit_needs_no_more_time(diagnosed):
-    limit = "slurmstepd: error: *** STEP 77.2 ON n1 CANCELLED AT 2026-01-02T04:00:00 DUE TO TIME LIMIT ***"
-    verdict = diagnosed(*map(row, range(1, 41)), DONE, limit)["verdict"]
-    cut = diagnosed(*map(row, range(1, 40)), limit)["verdict"]
-    assert [each["class"] for each in (verdict, cut)] == ["time_limit"] * 2 and verdict["reason"] != cut["reason"]
-
-
 @pytest.mark.parametrize(
     "line",
     [
