@@ -22,7 +22,6 @@ NO_GRAPHS: Settings = {"cuda_graph.impl": "none", "cuda_graph.scope": ()}
 _SPELLED = {
     "cuda_graph.impl": "--cuda_graph_impl",
     "cuda_graph.scope": "--cuda_graph_scope",
-    "parallelism.num_layers_in_last_pipeline_stage": "--set",
     "offload.cpu_offloading_num_layers": "--activation_offload_layers",
 }
 _FLAGS = frozenset({"measure.memory_snapshot", "measure.snapshot_on_oom"})

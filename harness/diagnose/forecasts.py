@@ -11,7 +11,6 @@ from harness.diagnose.values import Case, Change, Outlook, Rulings, Trial, findi
 from harness.errors import BadRequestError, HarnessError
 from harness.experiment.effective import settled_implementation
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.layout import num_virtual_stages
 from harness.experiment.layout_text import LayoutError
 from harness.experiment.recompute import canonical_text
 from harness.experiment.rules.check import check
@@ -30,7 +29,7 @@ from harness.predict.search import Plan, Row, candidates, plan, required_cases
 from harness.predict.tracer import Tracing, trace_cache
 from harness.predict.weighing import composer_of, stage_held, with_replays
 from harness.records.gating import LaunchSettings
-from harness.records.prediction import Source, StagePrediction
+from harness.records.prediction import Source
 from harness.units import first_line
 
 _PATIENCE_S = 300.0
@@ -56,9 +55,9 @@ class Planner:
         made = plan(spec, found, traces, limits, implementation, software, constants_for(spec.gpu))
         return with_replays(made, traces, software)  # as `plan` shows it
 
-    def variants(self, spec: ExperimentSpec, stage: StagePrediction | None) -> Iterator[tuple[Settings, Row]]:
-        """Yield each variant that can be cut and fits, with its cheapest setting. ``stage``: which failed."""
-        for update in (*_variants(spec), *_fewer_last_layers(spec, stage)) if self.capacity_bytes else ():
+    def variants(self, spec: ExperimentSpec) -> Iterator[tuple[Settings, Row]]:
+        """Yield each variant that can be cut and fits, with its cheapest setting."""
+        for update in _variants(spec) if self.capacity_bytes else ():
             with suppress(HarnessError, LayoutError, OSError):
                 if row := self.plan(changed(spec, update)).safe:
                     yield update, row
@@ -89,17 +88,6 @@ def _variants(spec: ExperimentSpec) -> Iterator[Settings]:
         yield {"parallelism.tensor_model_parallel_size": 2 * sizes.tensor_model_parallel_size}
     if spec.cuda_graph.impl != "none":
         yield NO_GRAPHS
-
-
-def _fewer_last_layers(spec: ExperimentSpec, stage: StagePrediction | None) -> Iterator[Settings]:
-    """Yield fewer layers for the last stage if it failed, because it also holds the logits."""
-    num_layers, sizes = spec.model.num_layers, spec.parallelism
-    others, chunks = sizes.pipeline_model_parallel_size - 1, num_virtual_stages(sizes)
-    if not others or stage is None or stage.pp_rank != others or not stage.logits:
-        return
-    each = num_layers // (others + 1) // chunks * chunks + chunks  # of every other stage
-    if (last := num_layers - others * each) > 0 and last % chunks == 0:
-        yield {"parallelism.num_layers_in_last_pipeline_stage": last}
 
 
 def asked_row(plan: Plan) -> Row | None:
@@ -139,7 +127,7 @@ def planned(case: Case, host: Host) -> tuple[Case, Outlook | None]:
         return replace(case, no_prediction=case.no_prediction or problem), Outlook(problem=problem)
     if made.limits.capacity_bytes is None:
         return case, None
-    return case, outlook_of(made, planner.variants(spec, stage_of_failure(case)))
+    return case, outlook_of(made, planner.variants(spec))
 
 
 def rulings_on(case: Case, host: Host) -> Rulings:

@@ -6,7 +6,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType, MappingProxyType
-from typing import NoReturn
 
 from harness.diagnose.allocator import answer_of
 from harness.diagnose.diagnosis import diagnose
@@ -29,16 +28,13 @@ from harness.launch.environment import Host
 from harness.measure.logged import Logged, logged_arguments, with_logged
 from harness.measure.understanding import RunRequest, Settled, settle
 from harness.predict.allocator_settings import require_taken
-from harness.records.folders import results_dir
-from harness.records.references import Kind, folder_named, folders, named, refuse_other_kinds
+from harness.records.references import folder_of, refuse_other_kinds
 from harness.records.run import RunRecord
 from harness.records.store import RECORD, is_committed, read_run
 from harness.records.strict_json import read_document
-from harness.records.sweep import SWEEP, read_sweep, run_dir_of
 from harness.resolve.options import env_of_options
 from harness.resolve.recipe import Request
 
-_TAKEN: tuple[Kind, ...] = ("run", "sweep")
 _SPEC, _PICKLE = "spec.json", ".pickle"
 
 
@@ -90,40 +86,16 @@ def _sorted(reference: str, results: Path | None) -> Inputs:
     """Say what a reference names. BadRequestError for a sweep and for other kinds of results."""
     if reference == STDIN:
         return Inputs(logs=(reference,))
-    path = _located(reference, results)
-    if path.is_dir() and (path / SWEEP).is_file():
-        _refuse_sweep(path)
+    remedy = "name a run, a log, a folder of logs, or - for standard input"
+    path = Path(reference) if Path(reference).exists() else folder_of(reference, "run", results, remedy=remedy)
     if path.name == RECORD or (path.is_dir() and is_committed(path)):
         return Inputs(path if path.is_dir() else path.parent, read_run(path))
     if path.is_dir() and (path / _SPEC).is_file():
         return Inputs(path)
     if path.suffix == _PICKLE:
         raise BadRequestError(f"{path}: a memory snapshot, not a log", remedy=f"mbr-perf snapshot {path} explains it")
-    refuse_other_kinds(path.absolute(), _TAKEN)
+    refuse_other_kinds(path.absolute(), ("run",))
     return Inputs(logs=(reference,))
-
-
-def _located(reference: str, results: Path | None) -> Path:
-    if Path(reference).exists():
-        return Path(reference)
-    parents = [results_dir(results) / kind for kind in ("runs", "sweeps")]
-    if not any(named(reference, folders(parent)) for parent in parents):
-        refuse_other_kinds(reference, _TAKEN, results)
-    remedy = "name a run, a log, a folder of logs, or - for standard input"
-    return folder_named(reference, "run or log", *parents, remedy=remedy)
-
-
-def _refuse_sweep(folder: Path) -> NoReturn:
-    """Refuse a sweep, and name its runs that did not end well."""
-    data = read_sweep(folder)
-    begun = [run_dir_of(folder, cell.planned.index, n) for cell in data.cells for n in range(data.plan.repeats)]
-    begun = [run_dir for run_dir in begun if run_dir.is_dir()]
-    bad = [run for run in begun if not (run / RECORD).is_file() or read_run(run).status != "ok"]
-    remedy = f"mbr-perf diagnose {bad[0]}" if bad else f"mbr-perf report {folder} shows its cells"
-    raise BadRequestError(
-        f"{folder}: a sweep; diagnose takes one run. {len(bad)} of the {len(begun)} runs that began did not end well",
-        remedy=remedy,
-    )
 
 
 @contextmanager

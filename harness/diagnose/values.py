@@ -166,7 +166,6 @@ class Change:
 _SIZES = {
     "batch.micro_batch_size": "micro-batch", "parallelism.pipeline_model_parallel_size": "PP",
     "parallelism.tensor_model_parallel_size": "TP",
-    "parallelism.num_layers_in_last_pipeline_stage": "layers on the last stage",
 }  # fmt: skip
 
 

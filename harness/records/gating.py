@@ -63,16 +63,11 @@ class LaunchSettings(Frozen, allow_inf_nan=True):
 
     @property
     def problems(self) -> list[BadRequestError]:
-        limits = (
-            ("--timeout", self.timeout_s, "seconds above 0, or leave it out"),
-            ("--hang_timeout", self.hang_timeout_s, "seconds above 0"),
-        )
+        limits = (("--timeout", self.timeout_s), ("--hang_timeout", self.hang_timeout_s))
         problems = [
-            BadRequestError(
-                f"{option} {value:g} must be above 0{'' if math.isfinite(value) else ' and finite'}", remedy=remedy
-            )
-            for option, value, remedy in limits
-            if value is not None and not (value > 0 and math.isfinite(value))
+            BadRequestError(f"{option} {value:g} must be above 0 and finite", remedy="give seconds above 0")
+            for option, value in limits
+            if value is not None and not 0 < value < math.inf
         ]
         if self.sample_interval_ms < 0:
             message = f"--sample_interval_ms {self.sample_interval_ms} must not be below 0"

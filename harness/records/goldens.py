@@ -104,15 +104,10 @@ def read_golden(path: Path) -> GoldenRecord:
     try:
         return read_document(path, GoldenRecord)
     except BadRequestError as error:
-        if path.suffix != ".json" and path.is_file():
-            raise BadRequestError(
-                f"{path}: a log or another text, neither a run nor a golden",
-                remedy="`mbr-perf compare NEW OLD` compares logs; `mbr-perf import --log FILE` makes a run of one",
-            ) from error
-        if _is_another_document(path):
+        if path.is_file() and (path.suffix != ".json" or _is_another_document(path)):
             raise BadRequestError(
                 f"{path}: is not a golden of mbr-perf: it has none of {', '.join(_MARKS)}",
-                remedy=f"to compare them with a log: mbr-perf compare LOG {path}",
+                remedy="`mbr-perf compare NEW OLD` compares logs and the goldens of other programs",
             ) from error
         if isinstance(error, ManyProblemsError) and any(problem.remedy for problem in error.problems):
             raise

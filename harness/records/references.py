@@ -14,6 +14,7 @@ Kind = Literal["run", "sweep", "night", "bisect"]
 MARKS: dict[Kind, str] = {"night": "night.json", "sweep": "sweep.json", "bisect": "bisect.json", "run": "record.json"}
 """The file that only a folder of this kind has."""
 
+
 _INSTEAD: dict[Kind, str] = {"night": "nightly --resume", "sweep": "report"}
 
 
@@ -66,7 +67,7 @@ def folder_named(start: str, kinds: str, *parents: Path, remedy: str = "") -> Pa
     )
 
 
-def folder_of(reference: str | Path, kind: Kind, results: Path | None = None) -> Path:
+def folder_of(reference: str | Path, kind: Kind, results: Path | None = None, *, remedy: str = "") -> Path:
     """Find a folder. ``reference``: the folder, its main file, or the start or end of an id under ``results``.
 
     BadRequestError if nothing or several folders match, or if the reference is of another kind. The caller checks that
@@ -77,7 +78,7 @@ def folder_of(reference: str | Path, kind: Kind, results: Path | None = None) ->
         return path.parent
     if not (path / MARKS[kind]).exists() and not named(str(reference), folders(parent)):
         refuse_other_kinds(reference, (kind,), results)
-    return path if path.is_dir() else folder_named(str(reference), kind, parent)
+    return path if path.is_dir() else folder_named(str(reference), kind, parent, remedy=remedy)
 
 
 def refuse_other_kinds(reference: str | Path, wanted: tuple[Kind, ...], results: Path | None = None) -> None:
@@ -86,8 +87,6 @@ def refuse_other_kinds(reference: str | Path, wanted: tuple[Kind, ...], results:
         if kind not in wanted and (folder := _found(reference, kind, results)):
             runs = [path.parent for path in sorted(folder.glob(f"*/*/*/{MARKS['run']}"))]
             remedy = command_text(*_INSTEAD.get(kind, "results show").split(), folder)
-            if kind == "night":
-                remedy = f"its reports are in its folder report; {remedy} writes them again"
             if "run" in wanted:
                 remedy = f"name a run in it, e.g. {runs[0]}" if runs else "it has no runs"
             raise BadRequestError(f"{str(reference)!r} is a {kind}, not a {' or a '.join(wanted)}", remedy=remedy)

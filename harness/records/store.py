@@ -125,9 +125,7 @@ def record_path(reference: str | Path, results: Path | None = None) -> Path:
         return run_dir / RECORD
     raise BadRequestError(
         f"{run_dir}: no {RECORD}: the run is not finished, or mbr-perf was killed before it could commit the run",
-        remedy="its ranks folder holds the measurements so far"
-        if any((run_dir / "ranks").glob("rank_*"))
-        else "run it again",
+        remedy="run it again; its ranks folder holds what was measured so far",
     )
 
 

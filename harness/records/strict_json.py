@@ -11,7 +11,6 @@ from harness.errors import BadRequestError, ManyProblemsError
 from harness.records.faults import faults, in_words
 from harness.records.reading import Document, Model, read_text
 from harness.records.refusing import Keys
-from harness.units import counted
 
 _MAX_PROBLEMS = 10  # a program wrote the file
 
@@ -35,10 +34,7 @@ def parse_document(text: str, label: str, schema: type[Model]) -> Model:
         file = Document(label, data, lines)
         for fault in faults(error, schema, data):
             file.refuse(fault.keys, fault.message, fault.remedy if fault.remedy.startswith("did you mean") else "")
-        found, rest = file.problems.found[:_MAX_PROBLEMS], len(file.problems.found) - _MAX_PROBLEMS
-        if rest > 0:
-            found.append(BadRequestError(f"{label}: and {counted(rest, 'more problem')}"))
-        raise ManyProblemsError(found) from error
+        raise ManyProblemsError(file.problems.found[:_MAX_PROBLEMS]) from error
 
 
 def read_each(paths: Iterable[Path], schema: type[Model]) -> tuple[dict[Path, Model], dict[Path, BadRequestError]]:
@@ -75,9 +71,7 @@ def parse_json(text: str, label: str, *, parse_constant: Callable[[str], object]
     except RecursionError as error:
         raise BadRequestError(f"{label}: nested too deeply") from error
     except ValueError as error:
-        _, _, size = str(error).partition("integer string conversion: value ")
-        why = f"a number {size.partition(';')[0]}, too many to read" if size else error
-        raise BadRequestError(f"{label}: {why}") from error
+        raise BadRequestError(f"{label}: {error}") from error
     if not isinstance(value, dict):
         raise BadRequestError(f"{label}: must be an object, is {in_words(value)}")
     return value

@@ -121,7 +121,7 @@ def test_a_sweep_and_a_second_job_are_refused_with_what_to_name(mbr_perf, run, s
     paths = [Path("tests/data/sweeps/cpu_oom").absolute()] if sweep else [run(name, oom(FULL)) for name in "ab"]
     answer = mbr_perf("diagnose", *paths, "--no_plan")
     assert (answer.code, answer.out) == (2, "")
-    assert ("mbr-perf diagnose" in answer.err and "cells/000/0" in answer.err) if sweep else "2 jobs" in answer.err
+    assert ("cells/000/0" if sweep else "2 jobs") in answer.err
 
 
 @pytest.mark.parametrize(

@@ -187,8 +187,8 @@ def test_every_command_that_takes_no_night_reports_that_it_is_one_and_what_to_na
         (["compare"], "is a night, not a run", run),
         (["compare", run, "--repeat"], "is a night, not a run", run),
         (["compare", run], "is a night, not a run", run),
-        (["diagnose"], "is a night, not a run or a sweep", run),
-        (["diagnose", run], "is a night, not a run or a sweep", run),
+        (["diagnose"], "is a night, not a run", run),
+        (["diagnose", run], "is a night, not a run", run),
         (["report"], "is a night, not a sweep", f"mbr-perf nightly --resume {night_dir}"),
     ):
         for reference in (night_dir, night_dir / "night.json", night_dir.name, night_dir.name[-8:]):

@@ -79,7 +79,7 @@ def test_a_report_of_a_night_that_cannot_be_read_is_named(night, report):
 
 def test_a_command_to_copy_is_quoted(night, tmp_path):
     moved = night.rename(tmp_path / "a night")
-    refused(lambda: folder_of(moved, "sweep"), f"mbr-perf nightly --resume '{moved}' writes")
+    refused(lambda: folder_of(moved, "sweep"), f"mbr-perf nightly --resume '{moved}'")
 
 
 def sweep_plan(*cells):
