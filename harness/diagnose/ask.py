@@ -46,7 +46,6 @@ def diagnose(what: DiagnoseOptions, asked: ExperimentOptions) -> None:
 
 
 def _with_gpu(request: "Request", paths: list[str], passage: "Passage") -> "Request":
-    """Return the request with the GPU type that the logs name, else with this machine's, and note what is assumed."""
     from harness.errors import BadRequestError
     from harness.launch.environment import this_host
     from harness.measure.understanding import assumed_gpu

@@ -39,10 +39,7 @@ _HANDLED = frozenset(
 
 
 def command(case: Case, verb: str, *more: str, change: Settings = MappingProxyType({})) -> str:
-    """Return ``mbr-perf <verb>`` with the settings of the job, and with ``change``; empty without a spec.
-
-    A plan measures nothing, and has no options of the window. Runs on several nodes are jobs of Slurm.
-    """
+    """Return ``mbr-perf <verb>`` with the job's settings and ``change``; a job on several nodes; empty: no spec."""
     if case.spec is None:
         return ""
     spec = changed(case.spec, change)

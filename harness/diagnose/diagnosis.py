@@ -57,7 +57,6 @@ def diagnose(
 
 
 def _doubt(rulings: Rulings) -> str:
-    """Say that a job that ended well had other software or settings than given."""
     return (
         f"The rules refuse the settings as given: {findings_text(rulings.job)}. The job ran, so it had "
         "other settings or software. mbr-perf ignores these."

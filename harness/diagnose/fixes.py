@@ -73,7 +73,6 @@ _FAR = 0.25  # of what the rank needed. The worst error of results/accuracy is 2
 
 
 def _of_another_job(known: Situation) -> list[Fix]:
-    """Offer to check the settings where they explain too little of what the rank needed."""
     found = expected(known.case)
     if known.plan is None or known.oom_class != "capacity" or found.stage is None or not found.needed_bytes:
         return []
@@ -113,7 +112,6 @@ def _allocator(known: Situation) -> list[Fix]:
 
 
 def _own_limit(known: Situation) -> list[Fix]:
-    """Offer to raise the job's own `--memory_limit`, which is easier than another layout."""
     limit = known.case.spec.measure.memory_limit_bytes if known.case.spec else None
     if limit is None or known.oom_class != "self_imposed_limit":
         return []
@@ -123,7 +121,6 @@ def _own_limit(known: Situation) -> list[Fix]:
 
 
 def _planned(known: Situation) -> list[Fix]:
-    """Offer the cheapest change that is predicted to fit; if none does, offer to spread the model over more GPUs."""
     case, outlook = known.case, known.plan
     if outlook is None or not case.fills_device:
         return []
@@ -187,7 +184,6 @@ def _nan_setting(known: Situation) -> ToPaste | None:
 
 
 def _of_refusals(known: Situation) -> list[Fix]:
-    """Offer the fixes of the rules that refuse the given settings, if those may be the job's own."""
     case = known.case
     if case.spec is None or case.has_oom or not case.has_given_settings:
         return []

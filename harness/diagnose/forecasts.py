@@ -103,10 +103,7 @@ def _change(row: Row, asked: Row, settings: Settings) -> Change:
 
 
 def planned(case: Case, host: Host) -> tuple[Case, Outlook | None]:
-    """Return the case with a prediction, kept or made now, and the outlook. Without a spec there is neither.
-
-    Planning problems do not raise: they are in the case and in the outlook.
-    """
+    """Return the case with a prediction, and the outlook; problems of the planner are in both. None without a spec."""
     spec, planner = case.spec, Planner(host, case.capacity_bytes)
     if spec is None:
         return case, None
@@ -155,10 +152,7 @@ def given_env(spec: ExperimentSpec, sources: Mapping[str, str]) -> dict[str, str
 
 
 def tried(case: Case, host: Host) -> Trials | None:
-    """Replay the first steps of the failed rank's stage under its own settings and others. HarnessError, OSError.
-
-    None where the device is not full of the job's tensors in training, or its need is not known.
-    """
+    """Replay the failed rank's stage under several settings; None where that decides nothing. HarnessError, OSError."""
     spec, stage, available = case.spec, stage_of_failure(case), available_bytes(case)
     if spec is None or stage is None or available is None or not case.fills_device or case.is_on_cpu or refuted(case):
         return None

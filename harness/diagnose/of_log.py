@@ -25,10 +25,7 @@ _WARM_UP_SHARE = 0.5
 def case_of_log(
     name: str, log: ForeignLog, scan: FailureScan, spec: ExperimentSpec | None, *, is_empty: bool = False
 ) -> Case:
-    """Return the job that the lines describe, with its settings if they are known.
-
-    Results that are not finite explain a job that ended well, was ended from outside, or whose end is unknown.
-    """
+    """Return the job of the lines; losses that are not finite explain an end that does not explain itself."""
     first = failure_of(scan, spec.gpu_type.memory_bytes if spec else None)
     harmless = first if first is not None and _is_harmless(first, log) else None
     first = None if harmless else first
@@ -88,7 +85,6 @@ def _notes(
     broken: NotFinite | None,
     cause: NotFinite | None,
 ) -> Iterator[str]:
-    """Yield what else failed: results or the end, after training, survived, and on other ranks."""
     if broken is not None and cause is None:
         yield f"Not finite: {_divergence(broken)}."
     if first is not None and cause is not None:
@@ -179,10 +175,7 @@ _HIGHER = 0.01  # by so much another batch has a higher peak
 
 
 def timed(log: ForeignLog, first: FirstFailure, *, is_dense: bool) -> tuple[OomVerdict, str]:
-    """Return the verdict with the advice that the timing asks for, and why it failed now; empty if nothing shows it.
-
-    ``is_dense``: the model is known to have no experts.
-    """
+    """Return the verdict with the advice that the timing asks for, and why it failed now; empty if nothing shows it."""
     verdict, after = first.verdict, first.failure.after_step
     if verdict.oom_class != "capacity" or not verdict.has_activations or verdict.advice or after is None:
         return verdict, ""

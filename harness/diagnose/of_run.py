@@ -99,10 +99,7 @@ def _said(record: RunRecord) -> str:
 
 
 def case_of_unfinished(folder: Path, spec: ExperimentSpec, logged: Case | None, host: Host) -> Case:
-    """Return an unfinished run; ``logged`` is the case of its logs. BadRequestError: the run has not begun.
-
-    The strongest evidence counts: a rank's own failure, then an error in the logs, then the end of mbr-perf itself.
-    """
+    """Return an unfinished run by its ranks, then the case of its logs. BadRequestError: it has not begun."""
     from harness.batch.launches import unstarted_record  # for a run that was killed only
 
     has_begun = (folder / OWNER).is_file() or any((folder / "ranks").glob("rank_*"))

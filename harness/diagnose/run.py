@@ -65,10 +65,7 @@ class Inputs:
 
 
 def sorted_inputs(references: Iterable[str], results: Path | None = None) -> Inputs:
-    """Sort paths, ids of runs, and ``-`` for standard input.
-
-    BadRequestError names all unknown ones, and refuses sweeps and more than one job.
-    """
+    """Sort paths, ids of runs and ``-``. BadRequestError: unknown ones, other results, or several jobs."""
     found, problems = list[Inputs](), Problems()
     for reference in dict.fromkeys(references):
         with problems.collecting():
@@ -83,7 +80,6 @@ def sorted_inputs(references: Iterable[str], results: Path | None = None) -> Inp
 
 
 def _sorted(reference: str, results: Path | None) -> Inputs:
-    """Say what a reference names. BadRequestError for a sweep and for other kinds of results."""
     if reference == STDIN:
         return Inputs(logs=(reference,))
     remedy = "name a run, a log, a folder of logs, or - for standard input"

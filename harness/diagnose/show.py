@@ -59,7 +59,6 @@ def _step(number: int, fix: Fix) -> tuple[Line, ...]:
 
 
 def _failure(answer: Diagnosis) -> Line:
-    """Return ``Fragmentation (high): 18.20 GiB are reserved ... Try first: ...``."""
     case, verdict = answer.case, answer.verdict
     if case.status == "ok" and case.failed is None and not case.has_nan:
         return answer_line((Span("No failure", "good"), ": the job ended well."))
@@ -74,7 +73,6 @@ def _failure(answer: Diagnosis) -> Line:
 
 
 def _first_steps(answer: Diagnosis) -> Iterator[str]:
-    """Yield the first step in one sentence, then shorter."""
     for fix in answer.fixes[:1]:
         sentence = _SENTENCE.split(fix.text)[0].rstrip(".:")
         for text in (

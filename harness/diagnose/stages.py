@@ -22,10 +22,7 @@ def needed_bytes(case: Case) -> int | None:
 
 
 def stage_of_failure(case: Case) -> StagePrediction | None:
-    """Return the prediction for the failed rank's stage. If no rank failed, it is that of the fullest rank.
-
-    Without a known rank it is the worst stage.
-    """
+    """Return the prediction for the stage of the failed rank, else of the fullest rank, else for the worst stage."""
     if case.prediction is None:
         return None
     peak = case.peak_bytes

@@ -30,10 +30,7 @@ class RankFigures:
 
 @dataclass(frozen=True, slots=True)
 class FailedRank:
-    """The rank that failed first. ``rank`` is None if unknown; ``when`` is such as ``in step of step 2``.
-
-    ``place``: its GPU or local rank and its node, as far as known. ``moment``: of failures.yaml, by its frames.
-    """
+    """The rank that failed first. ``place``: its GPU or task and its node. ``moment``: of failures.yaml."""
 
     rank: int | None
     kind: str
@@ -141,10 +138,7 @@ class Recognised:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of the job that is predicted to fit; ``settings``: others than recompute, by path of the spec.
-
-    ``overhead``: of ``cost``, compared with the job as it is; None: not predicted.
-    """
+    """A change that is predicted to fit. ``settings``: by path of the spec. ``overhead``: of ``cost``, if known."""
 
     recompute: str
     peak_bytes: int
@@ -171,10 +165,7 @@ _SIZES = {
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """``changes``: predicted to fit, the cheapest first; none if the job fits as it is (``fits_already``).
-
-    ``budget_bytes``: the memory that a setting may use, of ``capacity_bytes``. ``problem``: why nothing was planned.
-    """
+    """``changes``: predicted to fit, the cheapest first. ``problem``: why nothing was planned."""
 
     changes: tuple[Change, ...] = ()
     fits_already: bool = False

@@ -28,8 +28,8 @@ class ExplainOptions:
 def explain(what: ExplainOptions) -> None:
     """Say why a run or a golden differs from a golden, a published number or another run.
 
-    Lists what both sides recorded and what differs, the likeliest effect first, and whether each difference can explain
-    the sign and the size of the change. Always exits 0; compare gives the verdict.
+    Lists what both sides recorded and what differs, the likeliest effect first, with the changed metrics that each
+    difference may explain. Always exits 0; compare gives the verdict.
     """
     from harness.errors import BadRequestError, Problems
     from harness.explain.causes import explain as explained

@@ -77,10 +77,7 @@ def advice(changes: Sequence[Change], causes: Sequence[Cause], *, is_published: 
 
 
 def explain(ours: Side, theirs: Side) -> Explanation:
-    """Return the changes of the metrics, their causes, the likeliest first, and the next steps.
-
-    Throughput is explained, too, if only throughput is known on both sides.
-    """
+    """Return changes, causes and next steps. Throughput counts where only it is known on both sides."""
     compared, (differences, not_recorded) = changes(ours, theirs), contrast(ours, theirs)
     open_changes = {each.metric for each in compared if moved(each) and not each.is_noise}
     has_time = any(each.metric == _TIME and each.change is not None for each in compared)

@@ -18,10 +18,7 @@ _FEW = "0 to a few percent"
 
 
 class Effect(NamedTuple):
-    """One row. ``takes``: patterns of ``group:name``, separated by spaces; an earlier row takes first.
-
-    ``moves``: metrics. ``size``: the usual effect.
-    """
+    """A row. ``takes``: patterns of ``group:name``, the first row that fits. ``moves``: metrics. ``size``: usually."""
 
     name: str
     takes: str

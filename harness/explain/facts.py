@@ -65,10 +65,7 @@ _LABELS = ("recipe", "task", "compute_dtype", "num_gpus")
 
 
 def golden_side(name: str, golden: GoldenRecord, like: ExperimentSpec | None = None) -> Side:
-    """Return the golden as a side; ``like`` supplies the settings that a published source does not state.
-
-    A missing step time is calculated from the throughput, unless that uses another formula.
-    """
+    """Return the golden as a side; ``like`` has settings that it does not state. Step times may be calculated."""
     spec, where = spec_like(golden, like), golden.measured_on
     derived = _step_time(golden, spec)
     closed: set[Group] = {"settings"} if golden.fingerprint else set()

@@ -33,10 +33,7 @@ class Named:
 
 
 def named(reference: str, results: Path | None = None, goldens: Path | None = None) -> Named:
-    """Return a run (folder, record or id), or a golden (file or name).
-
-    A run's folder goes before a golden of the same name. BadRequestError: the reference is none of these.
-    """
+    """Return a run, else the golden of that name. BadRequestError: the reference is neither."""
     path = Path(reference)
     if path.name == RECORD or (path / RECORD).is_file():
         return Named(reference, read_run(path, results))

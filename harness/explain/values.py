@@ -66,10 +66,7 @@ class NotRecorded(Shown):
 
 @dataclass(frozen=True)
 class Change:
-    """One metric on both sides. ``change``: relative to the reference; None without two values.
-
-    ``noise``: how much equal runs may differ (two standard deviations of the difference), None if unknown.
-    """
+    """One metric. ``change``: relative to the reference. ``noise``: two standard deviations. None: unknown."""
 
     metric: str
     run: float | None

@@ -92,7 +92,6 @@ def allocator_figures(text: str) -> AllocatorFigures | None:
 
 
 def _drop_impossible(found: dict[str, int | None]) -> None:
-    """Set figures to None that exceed the device or the allocated memory."""
     rounding = threshold("rounding_bytes")
     allocated, spare = found["allocated_bytes"], found["unallocated_bytes"]
     if (total := found["total_bytes"]) is not None:
@@ -107,10 +106,7 @@ def _drop_impossible(found: dict[str, int | None]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Occupants:
-    """Bytes on the device. ``this_process``: None if unknown; ``others`` then holds all listed processes.
-
-    ``unlisted``: in use, but by no process on the list.
-    """
+    """Bytes on the device. ``unlisted``: of no listed process. ``others``: all of them if this process is unknown."""
 
     this_process_bytes: int | None
     others: tuple[ProcessMemory, ...]
@@ -137,11 +133,7 @@ def occupants(figures: AllocatorFigures) -> Occupants:
 
 
 def _this_process(figures: AllocatorFigures, listed: tuple[ProcessMemory, ...]) -> ProcessMemory | None:
-    """Return the listed process that must be this one: inside a container, the driver numbers processes differently.
-
-    If all listed processes were others, they and this process's allocator would together fit into the memory in use. If
-    they do not fit, this process is the listed process whose size is nearest above its allocator's.
-    """
+    """Return the listed process that must be this one: in a container the driver's numbers differ, so sizes decide."""
     reserved = figures.reserved_bytes
     if reserved is None or figures.total_bytes is None or figures.free_bytes is None:
         return None
@@ -223,10 +215,7 @@ def judged(
     device_bytes: int | None = None,
     moment: Moment | None = None,
 ) -> OomVerdict:
-    """Judge a message. ``expandable_segments``: whether they were on; None if unknown.
-
-    ``device_bytes``: the memory of the job's GPUs, for messages without it. ``moment``: of the failure, if known.
-    """
+    """Judge a message. ``device_bytes``: of the job's GPUs, for messages without it. None: unknown."""
     device = _Device(figures, occupants(figures), device_bytes)
     cause = next(((oom_class, *found(device)) for oom_class, applies, found in _CAUSES if applies(device)), None)
     if cause is None and moment is not None and moment.name == "capture" and device.spare >= device.tried:
@@ -245,10 +234,7 @@ def judged(
 
 
 def _on_this_device(device: _Device, *, has_segments: bool, has_activations: bool) -> _Found:
-    """Find the cause in this process. Another cause that the figures also support makes it less sure.
-
-    Without activations, tensors alone fill a device even if libraries hold more than usual.
-    """
+    """Find the cause in this process; it is less sure where the figures support another one, too."""
     is_mostly_live = device.live >= threshold("mostly_live_share")
     is_full = is_mostly_live if has_activations else device.live >= threshold("full_share")
     pieces, outside = _fragmentation(device, has_segments=has_segments), _outside(device)

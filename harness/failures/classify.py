@@ -19,13 +19,7 @@ _MOST_QUOTED = 160  # characters
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """What is known apart from the text; None if unknown.
-
-    ``exit_code``: of the process, negative for a signal. ``expandable_segments``: whether torch's allocator used them.
-    ``device_bytes``: the memory of the job's GPUs. ``has_traceback``: the text is a Python error with its traceback.
-    ``moment``: of the job when it failed. ``who``: the process that ended, such as ``rank 3 on node07``, if a launcher
-    reported it.
-    """
+    """What is known apart from the text; None: unknown. ``exit_code``: negative for a signal. ``who``: the process."""
 
     exit_code: int | None = None
     expandable_segments: bool | None = None
@@ -40,10 +34,7 @@ _OF_MOMENTS: frozenset[OomClass] = frozenset({"capacity", "fragmentation", "outs
 
 
 def classify(text: str, ending: Ending = NOTHING_KNOWN) -> OomVerdict:
-    """Classify a failure by its ``text``: first torch's allocator, then failures.yaml, then the ending.
-
-    A text may be a whole traceback. The first of several messages counts.
-    """
+    """Classify a failure by the first message in its ``text``, then by its ending."""
     found, moment = _classified(text, ending), moments().get(ending.moment or "")
     if moment is not None and moment.on_host and found.oom_class in ("host_memory", "killed"):
         return replace(found, reason=f"while it {moment.doing}: {found.reason}", advice=moment.on_host)

@@ -52,11 +52,7 @@ _Table = dict[str, dict[int, tuple[int, LogLine]]]
 
 @dataclass(slots=True)
 class Collectives:
-    """Feed it every line.
-
-    ``works``: the number of the collective that timed out, ``enqueued``: of the last that was enqueued; by group and
-    rank. ``reported``: what torch's own report says.
-    """
+    """Feed it every line. ``works`` timed out, ``enqueued`` was the last, by group and rank. ``reported``: by torch."""
 
     reported: Lag | None = None
     works: _Table = field(default_factory=dict)
@@ -79,10 +75,7 @@ class Collectives:
                 table.setdefault(group, {}).setdefault(rank, (int(match[1]), line))  # later lines repeat it
 
     def lag(self) -> Lag | None:
-        """Return who is behind, first by torch's report.
-
-        None if no ranks differ, or two groups contradict each other.
-        """
+        """Return who is behind, first by torch's report; None if nobody is, or two groups contradict each other."""
         if self.reported:
             return self.reported
         tables = (self.enqueued, self.works)

@@ -106,7 +106,6 @@ def signs() -> tuple[Entry, ...]:
 
 @cache
 def _words() -> re.Pattern[bytes]:
-    """Return a search for the words of all patterns, which most lines lack."""
     pools = (pattern for row in table()["pools"] for pattern in row["pattern"])
     return any_of(map(word_of, (*pools, *(pattern for each in entries() for pattern in each.patterns))))
 
@@ -141,11 +140,7 @@ def signal_number(exit_code: int) -> int:
 
 
 def fault_in(texts: Iterable[str]) -> Entry | None:
-    """Return the fault of the machines that a text names, first one that must be repaired.
-
-    None where a text says that the program may be the cause. Entries with ``retry`` count also where another explains
-    the text.
-    """
+    """Return the fault of the machines that a text names; None where a text says that the program may be the cause."""
     listed = tuple(texts)
     found = (each for each in entries() if each.retry and any(map(each.match, listed)))
     first = min(found, key=lambda each: RETRIES.index(each.retry), default=None)

@@ -137,7 +137,6 @@ class FailureScan:
         self.recent.clear()
 
     def _look(self, state: _Rank, line: LogLine) -> None:
-        """Note what a line shows that is no part of a traceback's frames."""
         if state.is_ignored and error_line(line.text, in_traceback=state.in_traceback):
             state.is_ignored = state.in_traceback = False
         elif sign := sign_of(line.text, in_traceback=state.in_traceback):
@@ -189,7 +188,6 @@ class FailureScan:
                 self.cut = replace(self._unnamed(state.frame, rank, state), is_cut=True)
 
     def _unnamed(self, line: LogLine, rank: int | None, state: _Rank) -> RankFailure:
-        """Return a failure of which a line does not name the error."""
         shown, step = _short(line), self.last_step
         return RankFailure("error", rank, line.host, shown.text, (shown,), step, state.moment, state.time, weight=1)
 

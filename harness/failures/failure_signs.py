@@ -60,11 +60,7 @@ def words_of_failures() -> tuple[str, ...]:
 
 
 def sign_of(text: str, *, in_traceback: bool) -> Sign | None:
-    """Return the strongest sign of a failure in a line; None for most lines.
-
-    Inside a traceback, lines of code are ignored. Outside, the name of an error has less weight: programs also report
-    errors that they handled.
-    """
+    """Return the strongest sign of a failure in a line; an error outside a traceback may have been handled."""
     if in_traceback and text.startswith(_CODE):
         return None
     if message_start(text) is not None:

@@ -32,11 +32,7 @@ class FirstFailure:
 
 
 def first_failure(lines: Iterable[LogLine]) -> FirstFailure | None:
-    """Return the original failure: out of memory, a signal, a Python error or a lost peer, in this order.
-
-    Without a failure, a line that only mentions an error counts. None if no line shows either, or if the job survived
-    it. Memory use grows only with the number of ranks.
-    """
+    """Return the first failure by evidence and time; None without one, and where the job survived it."""
     scan = FailureScan()
     for line in lines:
         scan.feed(line)
@@ -111,7 +107,6 @@ def _ending(first: RankFailure, scan: FailureScan, device_bytes: int | None) -> 
 
 
 def _without_failure(scan: FailureScan) -> FirstFailure | None:
-    """Return what a log without a failure shows: a line that mentions an error, or a cut traceback."""
     if scan.mention and (scan.cut is None or scan.found):
         verdict = OomVerdict.of_ending("mentioned", error=quoted(scan.mention.text))
         return FirstFailure(_without_secrets(scan.mention), verdict)
@@ -123,7 +118,6 @@ def _without_failure(scan: FailureScan) -> FirstFailure | None:
 def _waited(
     first: RankFailure, verdict: OomVerdict, same: list[RankFailure], every: list[RankFailure], scan: FailureScan
 ) -> tuple[RankFailure, OomVerdict]:
-    """Name the rank for which the others waited in a collective, if the lines show it."""
     sure: Confidence = verdict.confidence
     if lag := scan.collectives.lag():
         named = replace(first, rank=lag.ranks[0], text=lag.line.text, evidence=(lag.line, *first.evidence))
@@ -177,7 +171,6 @@ def _placed(failure: RankFailure, scan: FailureScan) -> RankFailure:
 
 
 def _listed(scan: FailureScan, exit_code: int | None) -> set[tuple[int | None, str | None]]:
-    """Return the ranks in torchrun's table with ``exit_code``; None: the ranks that ended with a Python error."""
     return {
         (entry.rank, entry.host)
         for entry in scan.listed
@@ -209,10 +202,7 @@ def _is_named(failure: RankFailure, heard: set[int | None]) -> bool:
 
 
 def _is_abort_of(failure: RankFailure, others: list[RankFailure]) -> bool:
-    """Return whether a launcher reports SIGABRT of a process that said before why it aborts.
-
-    torch ends a process that waited too long, or lost its peers, with SIGABRT.
-    """
+    """Return whether it is SIGABRT of a process that said before why: torch aborts one that lost its peers."""
     if failure.kind != "signal" or failure.exit_code not in _SIGABRT:
         return False
     said = {each.rank for each in others if each.kind == "error" and each.weight <= 0}

@@ -20,10 +20,7 @@ PINS = "pin_memory"
 
 @dataclass(frozen=True)
 class Moment:
-    """A moment of a job. ``doing``: empty if only its name is known. ``lasts``: whatever the program does inside it.
-
-    ``on_host``: the advice if the memory of the node ran out.
-    """
+    """A moment of a job. ``lasts``: whatever the program does inside it. ``on_host``: advice for the node's memory."""
 
     name: str
     frames: re.Pattern[str]

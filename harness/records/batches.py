@@ -51,10 +51,7 @@ class BatchFolders:
         return named.parents[1] if named.parent.name == self.parent else results_dir(results).absolute()
 
     def folder_of(self, reference: str | Path, results: Path | None = None) -> Path:
-        """Find the batch's folder. ``reference``: a folder, its plan file, or the start of an id under ``results``.
-
-        BadRequestError if no batch or several batches match, if it is of another kind, or if the folder has no plan.
-        """
+        """Return the folder of a batch, as :func:`references.folder_of`. BadRequestError also without a plan in it."""
         folder = folder_of(reference, self.what, results)
         if (folder / self.mark).is_file():
             return folder
@@ -110,11 +107,7 @@ class PlannedEntry(EntryWords):
 
 
 class Build(Frozen):
-    """A Python environment that ranks use in place of mbr-perf's own.
-
-    ``python``: its interpreter. ``path``: folders that precede the PYTHONPATH of the shell. ``software``: what is
-    installed there.
-    """
+    """The Python of ranks in place of mbr-perf's own. ``path``: folders before the shell's PYTHONPATH."""
 
     python: str
     path: str = ""
@@ -122,10 +115,7 @@ class Build(Frozen):
 
 
 class BatchLaunch(LaunchSettings):
-    """How to launch the runs of a batch.
-
-    With several nodes, the other nodes follow the first through the shared folder; ranks meet at the address and port.
-    """
+    """How to launch the runs of a batch. Of several nodes, ranks meet at the address and port."""
 
     nnodes: int = 1
     master_addr: str | None = None

@@ -51,10 +51,7 @@ class Calibration(Recorded):
 
 
 class ProbedRow(Frozen):
-    """An operation: FLOPs, bytes read and written, seconds of a call, and ``host_s``, those until it is launched.
-
-    ``of``: the constant that it is of, or what else it measures.
-    """
+    """An operation of constant ``of``. ``moved_bytes``: read and written. ``host_s``: until it is launched."""
 
     of: str
     what: str

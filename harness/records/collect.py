@@ -79,10 +79,7 @@ FailureKind = Literal["error", "signal", "lost", "hang", "timeout"]
 
 @dataclass(frozen=True)
 class Collected:
-    """One record per rank in rank order, the NVML samples, and notes on unreadable files.
-
-    ``unwatched``: why a sampler stopped before the end of the run.
-    """
+    """What ranks and samplers left. ``unwatched``: why a sampler stopped before the end of the run."""
 
     ranks: tuple[RankRecord, ...]
     nodes: tuple[NodeSample, ...]
@@ -91,10 +88,7 @@ class Collected:
 
 
 def collect(run_dir: Path, world_size: int) -> Collected:
-    """Read the record of every rank. Rebuild the record of a killed rank from its heartbeats, to keep its steps.
-
-    An unreadable file becomes a note. Changes nothing on disk.
-    """
+    """Read the record of every rank, of a killed one from its heartbeats. An unreadable file becomes a note."""
     folder, notes = run_dir / "ranks", list[str]()
     agents = _readable(folder.glob("launch*.json"), AgentRecord, notes)
     outcomes = _readable(folder.glob("outcome*.json"), LaunchOutcome, notes)
@@ -130,7 +124,6 @@ def _rebuilt(
     outcomes: list[LaunchOutcome],
     notes: list[str],
 ) -> RankRecord:
-    """Return what the heartbeats tell of a rank whose record is missing, or damaged as the last of ``notes`` says."""
     name = f"rank_{rank:03d}"
     is_damaged = (folder / f"{name}.json").is_file()
     kind, message = _end(rank, ended, outcomes)
@@ -172,11 +165,7 @@ def _end(rank: int, ended: RankExit | None, outcomes: list[LaunchOutcome]) -> tu
 
 
 class WarmRequest(Frozen):
-    """One agent to fork. ``arguments``: for `harness.engine.agent`. ``num_ranks``: ranks of this node.
-
-    ``environment``: the agent's whole environment. ``log``: its standard output and error. ``folder``: its working
-    folder.
-    """
+    """One agent to fork: ``num_ranks`` of this node, the whole ``environment``, and a ``log`` of its output."""
 
     arguments: tuple[str, ...]
     num_ranks: int

@@ -46,12 +46,7 @@ def is_full_error(error: OSError) -> bool:
 
 @contextmanager
 def disk_faults_reported(folder: Path, then: str = "mbr-perf stopped the run") -> Iterator[None]:
-    """Turn faults of the disk inside the block into RunFailedError, which names the file or folder.
-
-    Faults: a disk is full, wherever the file is; or in ``folder``, a folder was deleted or replaced by a file, or a
-    file or folder is closed to this user. All other errors pass unchanged. ``then``: the end of the message, which says
-    what mbr-perf did.
-    """
+    """Turn a full disk, and files lost or closed in ``folder``, into RunFailedError that ends with ``then``."""
     try:
         yield
     except OSError as error:

@@ -45,10 +45,7 @@ class Fault:
 
 @dataclass
 class _Place:
-    """A place in the data, and the models that may describe it. ``meaning``: of the innermost field that has one.
-
-    ``holder``: the mapping or list of the value.
-    """
+    """A place in the data, the models that may describe it, its ``meaning``, and the ``holder`` of its value."""
 
     value: object
     models: list[type[BaseModel]]
@@ -81,10 +78,7 @@ class _Place:
 
 
 def faults(error: ValidationError, model: type[BaseModel] | object, data: object) -> Iterator[Fault]:
-    """Yield the faults of ``data``, which ``model`` refused: one for each wrong value.
-
-    A union reports each of its arms. Arms at one value become one fault, at the innermost value.
-    """
+    """Yield the faults of ``data``, which ``model`` refused: one for each wrong value, whatever arms a union has."""
     pairs = [(detail, _Place.of(detail, model, data)) for detail in error.errors(include_url=False)]
     found = grouped((place.keys, (detail, place)) for detail, place in pairs)
     for keys, alike in found.items():

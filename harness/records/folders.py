@@ -65,10 +65,7 @@ def closed_to_others() -> Iterator[None]:
 
 
 def new_folder(parent: Path, label: str, inner: Iterable[str]) -> Path:
-    """Make ``<parent>/<UTC time>-<label>-<8 hex>`` with the folders ``inner``; the name is the id of its content.
-
-    Two calls with the same label and second get two folders. BadRequestError if a folder cannot be made.
-    """
+    """Make ``<parent>/<UTC time>-<label>-<8 hex>`` with the folders ``inner``. BadRequestError if it cannot be made."""
     time = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     name = re.sub(r"[^A-Za-z0-9._]+", "-", label).strip("-.") or parent.name.removesuffix("s")
     folder = parent / f"{time}-{name}-{secrets.token_hex(4)}"

@@ -12,11 +12,7 @@ from harness.records.launch import HANG_TIMEOUT_S, SAMPLE_INTERVAL_MS
 
 
 class GateOptions(Frozen, allow_inf_nan=True):
-    """How strictly to judge. Thresholds None: those of the GPU. ``require_golden``: without a golden, inconclusive.
-
-    ``golden_values_path``: a golden file or a folder of goldens; it implies ``require_golden``. BadRequestError if a
-    threshold is not a fraction, even if there is no golden to compare with.
-    """
+    """How strictly to judge. Thresholds: fractions, None those of the GPU. BadRequestError for other thresholds."""
 
     golden_values_path: Path | None = None
     timing_threshold: float | None = None

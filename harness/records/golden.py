@@ -183,20 +183,14 @@ class Difference:
 def differences(
     before: Mapping[str, str | None], after: Mapping[str, str | None], *, blocks: bool = True
 ) -> tuple[Difference, ...]:
-    """Compare two sides fact by fact, in the order of names; a fact that one side lacks is None there.
-
-    A section that only one side has is listed by its fields only.
-    """
+    """Compare two sides fact by fact, in the order of names; a fact that one side lacks is None there."""
     each = ((name, before.get(name), after.get(name)) for name in sorted(before.keys() | after.keys()))
     found = ((name, old, new) for name, old, new in each if old != new and {old, new} != {None, NOT_SET})
     return tuple(Difference(name, old, new, blocks=blocks) for name, old, new in found)
 
 
 def setting_differences(golden: GoldenRecord, spec: ExperimentSpec, fingerprint: str) -> tuple[Difference, ...]:
-    """Return the settings, by dotted path, in which the golden and the run differ; none if the golden applies.
-
-    Without a fingerprint (external goldens), compare only the golden's labels and its partial spec.
-    """
+    """Return the settings in which golden and run differ; without a fingerprint of those that it states."""
     if golden.fingerprint == fingerprint:
         return ()
     ours, theirs = leaves(spec.identity()), settings_of(golden)
@@ -220,11 +214,7 @@ def unstated_options(golden: GoldenRecord, spec: ExperimentSpec, sources: Mappin
 
 
 def spec_like(golden: GoldenRecord, like: ExperimentSpec | None = None) -> ExperimentSpec | None:
-    """Rebuild the experiment that the golden was measured with. Take settings that it does not state from ``like``.
-
-    None if that is impossible: a published golden of another recipe or without ``like``, or settings that this version
-    does not know.
-    """
+    """Rebuild the golden's experiment, with what it does not state from ``like``; None if impossible."""
     if golden.fingerprint is None and (like is None or like.recipe != golden.recipe):
         return None
     base = like.model_dump(mode="json") if like else {}

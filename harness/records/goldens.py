@@ -19,11 +19,7 @@ MEND_GOLDEN = "restore the file from git, or write it again with mbr-perf golden
 
 @dataclass(frozen=True)
 class GoldenSearch:
-    """The golden for some settings; without a golden, ``note`` says why and which path was searched.
-
-    With a golden, ``note`` says that its recipe point has changed since; a comparison is then inconclusive.
-    ``is_damaged``: the golden file exists but cannot be read, so that the run cannot pass.
-    """
+    """The golden for some settings. ``note``: why there is none, or what has changed since. ``is_damaged``: unread."""
 
     golden: GoldenRecord | None
     path: Path | None
@@ -159,10 +155,7 @@ def list_goldens(folder: Path) -> tuple[dict[Path, GoldenRecord], dict[Path, Bad
 
 
 def write_golden(folder: Path, spec: ExperimentSpec, golden: GoldenRecord, path: Path | None = None) -> Path:
-    """Write the golden to ``path`` or its usual place, over an old file. Keys have a fixed order, a line each.
-
-    BadRequestError if the file cannot be written; an old file is then kept.
-    """
+    """Write the golden to ``path`` or its usual place. BadRequestError if that fails; an old file is then kept."""
     path = path or golden_path(folder, spec)
     with os_errors_reported(f"{path}: cannot be written", "name a writable folder with --golden_dir"):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -57,10 +57,7 @@ class Stored:
 
 
 def inventory(results: Path, count: Callable[[Sequence[Path]], Iterable[Path]] = iter) -> tuple[Stored, ...]:
-    """List runs, sweeps, nights and bisects under ``results``, oldest first; empty if the folder does not exist.
-
-    ``count`` yields the folders that it gets, and may show the progress.
-    """
+    """List what is under ``results``, oldest first. ``count`` yields the folders that it gets, and shows progress."""
     found = [path for folder in FOLDERS for path in folders(results / folder) if is_ours(path)]
     return tuple(sorted(map(stored, count(found)), key=lambda entry: (entry.when, entry.id)))
 
@@ -88,10 +85,7 @@ def stored(path: Path) -> Stored:
 
 
 def runs_of(entry: Stored) -> Iterator[tuple[str, RunRecord]]:
-    """Yield each committed run with the name of its cell or case; the name of a single run is empty.
-
-    BadRequestError for a bisect.
-    """
+    """Yield each committed run with the name of its cell or case, if it has one. BadRequestError for a bisect."""
     if entry.kind == "bisect":
         raise BadRequestError(f"{entry.path}: a bisect, whose runs are of other builds")
     if entry.kind == "run":
@@ -104,7 +98,6 @@ def runs_of(entry: Stored) -> Iterator[tuple[str, RunRecord]]:
 
 
 def _read(entry: Stored) -> Stored:
-    """Return the entry with what its main file says; of a run, also its start if the folder's name lacks it."""
     path = entry.path
     if entry.kind == "sweep":
         sweep = read_sweep(path)
@@ -150,7 +143,6 @@ class BisectReport(BaseModel):
 
 
 def _states_text(noun: str, states: Iterable[str]) -> str:
-    """Return text such as ``3 cases: 2 ok, 1 oom``."""
     counts = Counter(states)
     listed = ", ".join(f"{count} {name}" for name, count in counts.items())
     return f"{counted(counts.total(), noun)}: {listed}" if listed else f"no {noun}s"
@@ -185,10 +177,7 @@ def file_sizes(path: Path) -> tuple[tuple[str, int], ...]:
 
 
 def find_stored(reference: str | Path, results: Path) -> Stored:
-    """Find a run, sweep, night or bisect. ``reference``: a folder, or the start or the last eight digits of an id.
-
-    BadRequestError if nothing or several entries match, or if the folder is none of these.
-    """
+    """Find an entry by its folder or a part of its id. BadRequestError: nothing or several match, or it is none."""
     path = Path(reference)
     if path.is_dir():
         if not is_ours(path.absolute()):

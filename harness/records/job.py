@@ -48,11 +48,7 @@ class ClusterOptions(Frozen):
 
 
 class SlurmOptions(ClusterOptions):
-    """What a job asks Slurm for.
-
-    ``gpus``: how to ask for GPUs; ``none`` if the cluster allocates whole nodes without counting GPUs. ``segment``:
-    nodes per NVLink domain.
-    """
+    """What a job asks Slurm for. ``gpus`` none: whole nodes. ``segment``: nodes of an NVLink domain."""
 
     cluster, script, serves_nodes = "Slurm", "job.sbatch", True
 
@@ -101,10 +97,7 @@ CLUSTERS: Mapping[str, type[SlurmOptions | KubeflowOptions]] = {"slurm": SlurmOp
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterRequest:
-    """The options of a launcher of clusters beyond those of a run.
-
-    ``submit`` False: prepare the job and stop. ``detach``: submit the job and do not wait.
-    """
+    """``submit`` False: prepare the job and stop. ``detach``: submit the job and do not wait."""
 
     options: JobOptions
     submit: bool = True
@@ -112,11 +105,7 @@ class ClusterRequest:
 
 
 class JobRun(Frozen):
-    """One run of a job. ``run_dir``: absolute, without a run.
-
-    ``prediction`` and ``no_prediction``: set if the run was predicted when it was planned; otherwise the node predicts.
-    ``build``: the environment of its ranks, if it is not the job's.
-    """
+    """One run of a job. ``run_dir``: absolute. ``build``: the environment of its ranks, if it is not the job's."""
 
     run_dir: str
     run_id: str
@@ -164,10 +153,7 @@ def past_time_limit(job: JobRecord) -> str:
 
 
 class SubmittedRecord(Recorded):
-    """``submitted.json``: the cluster's answer. ``cluster``: one of several that Slurm serves, or kubectl's context.
-
-    ``server``: the address that the context means; contexts of two kubeconfigs may have the same name.
-    """
+    """``submitted.json``: the cluster's answer. ``server``: the address that kubectl's context means."""
 
     job_id: str
     cluster: str | None = None
@@ -176,10 +162,7 @@ class SubmittedRecord(Recorded):
 
 
 class JobAttempt(Recorded):
-    """``attempts/<job id>.<restart>.json``: written by the first node of a job as it starts.
-
-    ``refused``: why this attempt runs nothing, or empty. ``master_port``: where the nodes of a sweep meet.
-    """
+    """``attempts/<job id>.<restart>.json``. ``refused``: why it runs nothing. ``master_port``: of a sweep's nodes."""
 
     job_id: str
     restart_count: int
@@ -245,10 +228,7 @@ def job_dirs(results: Path) -> tuple[Path, ...]:
 
 
 def job_dir_of(reference: str, results: Path | None = None) -> Path:
-    """Find the folder of a job. ``reference``: a folder, the start of its id, or the cluster's number or name.
-
-    BadRequestError if no job or several jobs match.
-    """
+    """Find the folder of a job by path, id, or the cluster's number or name. BadRequestError: none or several match."""
     if Path(reference).is_dir():
         return Path(reference)
     root = results_dir(results)

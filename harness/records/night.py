@@ -65,11 +65,7 @@ Case = Annotated[Annotated[PlannedCase, Tag("planned")] | Annotated[RefusedCase,
 
 
 class Against(Frozen):
-    """The old build that suspicious cases are compared with, in so many pairs of runs.
-
-    ``source``: what the user named, with the night where that was ``last-good``. The builds alternate as old, new,
-    new, old, so that a drift of the machine affects both equally.
-    """
+    """The old build of ``num_pairs`` pairs of runs, as :func:`pair_label` orders them. ``source``: its name."""
 
     source: str
     num_pairs: int
@@ -143,12 +139,7 @@ NIGHTS, NIGHT, CASES = NIGHT_FOLDERS.parent, NIGHT_FOLDERS.mark, NIGHT_FOLDERS.e
 
 @dataclass(frozen=True)
 class NightRun:
-    """A run of a case that was started at least once. ``record`` None: it was never committed.
-
-    ``cancelled``: why the run does not count: a user ended its job, and it was not started again.
-
-    A run that a signal interrupted has the status ``interrupted`` in its record. A resumed night starts it again.
-    """
+    """A run that was started. ``record`` None: never committed. ``cancelled``: why it does not count."""
 
     number: int
     purpose: Purpose
@@ -187,10 +178,7 @@ def run_dir_of(night_dir: Path, case: str, number: int) -> Path:
 
 
 def read_night(reference: str | Path, results: Path | None = None) -> NightData:
-    """Read the plan, runs and events of a night. Changes nothing on disk.
-
-    BadRequestError as for :meth:`BatchFolders.folder_of`, and if a file is damaged.
-    """
+    """Read a night. BadRequestError as for :meth:`BatchFolders.folder_of`, and if a file is damaged."""
     night_dir = NIGHT_FOLDERS.folder_of(reference, results)
     plan, events = read_document(night_dir / NIGHT, NightPlan), read_events(night_dir, NightEvent)
     cases = tuple(_case(night_dir, case, events) for case in plan.cases)

@@ -92,10 +92,7 @@ Phase = Literal[
 
 
 class StepRecord(Frozen):
-    """One training step. Seconds are wall time between device synchronisations. Only the last stage has a loss.
-
-    ``ended_s``: the node's monotonic clock, as for the NVML samples.
-    """
+    """One training step. Seconds are wall time between device synchronisations. Only the last stage has a loss."""
 
     step: int
     seconds: StepSeconds
@@ -136,10 +133,7 @@ _Masked = Annotated[str, AfterValidator(redact)]
 
 
 class Failure(Frozen):
-    """How a rank failed. ``request_bytes``: the allocation that failed, if the text names it.
-
-    Secrets in its texts are masked, also where another program wrote the file.
-    """
+    """How a rank failed. ``request_bytes``: the allocation that failed. Secrets in its texts are masked."""
 
     kind: Literal["oom", "error", "non_finite_loss", "signal", "lost", "hang", "timeout"]
     message: _Masked
@@ -193,10 +187,7 @@ class Device(Frozen):
 
 
 class RankRecord(Recorded):
-    """``ranks/rank_NNN.json``: written whole, whether the rank finishes, fails or gets a signal.
-
-    ``clocks`` is None in the rank's file. The harness adds it to the run's record from the NVML samples.
-    """
+    """``ranks/rank_NNN.json``, written whole. ``clocks``: added by the harness, from the NVML samples."""
 
     rank: int
     world_size: int

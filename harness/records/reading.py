@@ -28,10 +28,7 @@ def path_text(keys: Keys) -> str:
 
 @dataclass(frozen=True)
 class Document:
-    """A strict file. Messages call it ``label``; problems are collected, and reading goes on.
-
-    ``lines``: of each key and item, by the way that leads there; none if unknown.
-    """
+    """A strict file: its problems are collected. ``lines``: of each key and item, by the way to it; none if unknown."""
 
     label: str
     value: object
@@ -71,10 +68,7 @@ class Document:
             self.refuse(keys, problem.message, problem.remedy)
 
     def table(self, keys: Keys, known: Collection[str] | None = None) -> dict[str, PlainValue]:
-        """Return the mapping at ``keys``; an empty one if it is missing, and with a problem if it is something else.
-
-        Refuse its keys that are not in ``known``, as :meth:`read` does by a model.
-        """
+        """Return the mapping at ``keys``, empty if there is none; other values and keys not ``known`` are problems."""
         value = self.at(keys)
         if isinstance(value, dict):
             for key in value:

@@ -165,11 +165,7 @@ def own_command() -> tuple[str, ...]:
 
 
 def redact(text: str) -> str:
-    """Replace the values of secrets by ``***``, and keep everything else unchanged.
-
-    A secret is found by its shape or place (:data:`SHAPES`), or by a name that is assigned (:data:`ASSIGNMENTS`). A
-    quoted value ends at its closing quote or at the end of the line. Counts such as ``max_tokens=4096`` are kept.
-    """
+    """Replace secrets, found by :data:`SHAPES` and behind :data:`ASSIGNMENTS`, by ``***``; counts are kept."""
     text, at = redact_shapes(text), 0
     kept: list[str] = []
     for assigned in _ASSIGNED.finditer(text):

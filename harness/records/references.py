@@ -45,11 +45,7 @@ def _in_batches(run_id: str, results: Path) -> Iterator[Path]:
 
 
 def folder_named(start: str, kinds: str, *parents: Path, remedy: str = "") -> Path:
-    """Return the only folder in ``parents`` that :func:`named` finds. BadRequestError for none or several.
-
-    ``kinds``: what the folders hold, such as ``run or sweep``. ``remedy``: for a name that no folder's is like. Where
-    ``parents`` hold runs, also finds those of nights and sweeps.
-    """
+    """Return the only folder that :func:`named` finds, also runs of batches. BadRequestError: none, or several."""
     every, where = [path for parent in parents for path in folders(parent)], os.path.commonpath(parents)
     of_batches = (run for parent in parents if parent.name == "runs" for run in _in_batches(start, parent.parent))
     found = named(start, every) or tuple(of_batches)
@@ -68,11 +64,7 @@ def folder_named(start: str, kinds: str, *parents: Path, remedy: str = "") -> Pa
 
 
 def folder_of(reference: str | Path, kind: Kind, results: Path | None = None, *, remedy: str = "") -> Path:
-    """Find a folder. ``reference``: the folder, its main file, or the start or end of an id under ``results``.
-
-    BadRequestError if nothing or several folders match, or if the reference is of another kind. The caller checks that
-    the folder has its main file.
-    """
+    """Find a folder by its path, its main file, or a part of its id. BadRequestError: none, several, another kind."""
     path, parent = Path(reference), results_dir(results) / f"{kind}s"
     if path.is_file() and path.name == MARKS[kind]:
         return path.parent

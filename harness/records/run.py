@@ -146,11 +146,7 @@ def no_time(ranks: Iterable[RankRecord]) -> str | None:
 
 
 class RunRecord(Recorded):
-    """The raw facts of a run. Readers derive figures such as TFLOP/s from it, with a named formula version.
-
-    ``no_prediction``: why there is no ``prediction``. ``imported``: the training log of an
-    imported run; None for a run by mbr-perf.
-    """
+    """The raw facts of a run. ``imported``: the log of an imported run. ``no_prediction``: why there is none."""
 
     run_id: str
     status: Status

@@ -18,11 +18,7 @@ _NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.
 
 
 def write_atomically(path: Path, content: str | bytes | Frozen) -> None:
-    """Write ``content`` (a model as JSON) to a temporary file next to ``path``, flush it, rename it over ``path``.
-
-    A file or link at the temporary name is an error. OSError (disk full, no permission) leaves ``path`` as it
-    was and no temporary file behind.
-    """
+    """Write ``content`` (a model as JSON) over ``path`` in one step. OSError leaves ``path`` as it was."""
     with _flushed(path, content) as temporary:
         temporary.replace(path)
     _flush_folder(path.parent)
@@ -99,10 +95,7 @@ def write_record(run_dir: Path, record: RunRecord) -> Path:
 
 
 def read_run(reference: str | Path, results: Path | None = None) -> RunRecord:
-    """Read the record of a run. ``reference``: its folder, its ``record.json``, or the start of its id.
-
-    BadRequestError if no run or several runs match, if the run was never committed, or if the file is damaged.
-    """
+    """Read a run by folder, ``record.json`` or a part of its id. BadRequestError: none, several, or damaged."""
     return read_record(record_path(reference, results))
 
 

@@ -60,10 +60,7 @@ def read_lines(path: Path, schema: type[Model]) -> tuple[tuple[Model, ...], int]
 
 
 def parse_json(text: str, label: str, *, parse_constant: Callable[[str], object] | None = None) -> dict[str, object]:
-    """Read the JSON object in ``text``. ``parse_constant`` reads NaN and Infinity; None refuses them.
-
-    BadRequestError for other text, a duplicate key, a number that Python does not read, and deep nesting.
-    """
+    """Read the JSON object in ``text``. ``parse_constant`` reads NaN and Infinity; None refuses them."""
     try:
         value = json.loads(text, object_pairs_hook=_once_each, parse_constant=parse_constant or _refused)
     except json.JSONDecodeError as error:

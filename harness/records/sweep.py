@@ -47,10 +47,7 @@ class PlannedCell(PlannedEntry, _CellWords):
 
 
 class RefusedCell(_CellWords):
-    """A cell that does not run, and why. ``skipped_inert``: its settings have the same effect as cell ``same_as``.
-
-    ``spec`` is None for an illegal cell that could not be resolved.
-    """
+    """A cell that does not run, and why. ``same_as``: the cell with the same effect. ``spec`` None: not resolved."""
 
     fate: Literal["pruned", "skipped_inert", "illegal"]
     reason: str
@@ -79,11 +76,7 @@ class Compared(BaseModel):
 
 
 class SweepPlan(Compared, Recorded):
-    """``sweep.json``: everything decided before the first cell started.
-
-    ``software``: the software that the rules assumed and the cells must run with. ``builds``: other environments of
-    ranks, by their value of the axis ``python``.
-    """
+    """``sweep.json``. ``software``: that the rules assumed. ``builds``: environments by value of axis ``python``."""
 
     sweep_id: str
     grid: bool
@@ -103,11 +96,7 @@ class SweepPlan(Compared, Recorded):
 
 
 class SweepEvent(Frozen):
-    """A line of ``events.jsonl``: a decision during the sweep.
-
-    ``taught``: an OOM (``by``) showed that ``cell`` cannot fit.
-    ``interrupted``: a signal ended the sweep while ``cell`` ran.
-    """
+    """A decision during the sweep. ``taught``: an OOM (``by``) showed that ``cell`` cannot fit."""
 
     time: str
     kind: Literal["taught", "interrupted"]
@@ -125,10 +114,7 @@ CellFate = Literal["run", "pruned", "skipped_inert", "illegal", "not_run"]
 
 @dataclass(frozen=True)
 class CellData:
-    """A cell and how it ended. ``runs``: its committed runs in order of repeat, also failed runs.
-
-    ``fate`` is ``run`` if there is a run. ``reason``: why there is no run, or fewer than the plan's repeats.
-    """
+    """A cell, its committed runs, and ``reason``: why there is none, or fewer than the plan's repeats."""
 
     planned: Cell
     runs: tuple[RunRecord, ...]
@@ -171,11 +157,7 @@ def run_dir_of(sweep_dir: Path, cell_index: int, repeat: int) -> Path:
 def read_sweep(
     reference: str | Path, results: Path | None = None, count: Callable[[Sequence[Cell]], Iterable[Cell]] = iter
 ) -> SweepData:
-    """Read the plan, committed runs and events of a sweep. Changes nothing on disk.
-
-    ``count`` yields the cells that it gets, and may show the progress.
-    BadRequestError as for :meth:`BatchFolders.folder_of`, and if a file is damaged.
-    """
+    """Read a sweep; ``count`` may show progress. BadRequestError as :meth:`BatchFolders.folder_of`; damaged."""
     sweep_dir = SWEEP_FOLDERS.folder_of(reference, results)
     plan, events = read_document(sweep_dir / SWEEP, SweepPlan), read_events(sweep_dir, SweepEvent)
     return SweepData(sweep_dir, plan, tuple(_cell(sweep_dir, plan, cell, events) for cell in count(plan.cells)), events)

@@ -117,7 +117,6 @@ def _add(device: Blocks, entry: Any, stacks: Stacks) -> None:
 
 
 def _blocks(entry: Any) -> Iterator[tuple[int, int, str, Any]]:
-    """Yield address, bytes, state and the block."""
     end = size(entry, "address") + size(entry, "total_size")
     for block in entry["blocks"]:
         address, num_bytes, state = size(block, "address"), size(block, "size"), block["state"]
@@ -153,10 +152,7 @@ _INCOMPLETE = "its history does not add up to the allocated memory: some kinds o
 
 
 def last_failure(entries: Sequence[Any], blocks: Blocks) -> tuple[FailedRequest | None, int, str]:
-    """Return the last request that failed, the number of failed requests, and why the levels then are unknown.
-
-    The levels of that moment are those of ``blocks``, the end of the history, less every later event.
-    """
+    """Return the last failed request with the levels of then, how many did, and why levels are unknown."""
     is_asked = any(entry.get("action") == "free_requested" for entry in entries)
     changes = {"alloc": 1, "free_requested" if is_asked else "free_completed": -1}
     found: FailedRequest | None = None

@@ -33,10 +33,7 @@ class SnapshotLimits:
 def snapshot_summary(
     path: Path, limits: SnapshotLimits | None = None, question: Question | None = None
 ) -> SnapshotSummary:
-    """Summarise the file, and answer the question about its history.
-
-    BadRequestError names the file: unreadable, too large, hostile, damaged, not a snapshot, or without a history.
-    """
+    """Summarise the file, and answer the question about its history. BadRequestError: it has none, or is unreadable."""
     limits = limits or SnapshotLimits()
     with os_errors_reported(f"{path}: cannot be read", _NOT_A_SNAPSHOT):
         if not path.is_file() and path.exists():

@@ -56,11 +56,7 @@ def show_snapshot(path: Path, question: Question | None, *, as_json: bool) -> No
 
 
 def verdict(device: DeviceMemory) -> OomVerdict | None:
-    """Judge the last failed request as torch's message of that moment. None if the history has no failed request.
-
-    Free memory in private pools serves only their graphs, so it does not count as room. A snapshot lacks the memory of
-    other processes and libraries: a device that they fill gets the class capacity, and the error's text has more.
-    """
+    """Judge the last failed request as torch's message of then; free memory of private pools is no room for it."""
     failure = device.failure
     if failure is None:
         return None

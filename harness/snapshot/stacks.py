@@ -103,10 +103,7 @@ def _runs_backward(frame: Frame) -> bool:
 
 
 def forward_modules(frames: Sequence[Frame]) -> frozenset[str]:
-    """Return the modules that can be recomputed in whose forward pass a stack lies; none inside a recomputation.
-
-    The dense block inside experts is a part of them.
-    """
+    """Return the modules in whose forward pass a stack lies; none inside a recomputation. mlp of experts is theirs."""
     if _is_recomputing(frames) or any(
         _is_megatron(frame) and (frame.function in _CONSTRUCTING or frame.function.endswith(_BACKWARD))
         for frame in frames

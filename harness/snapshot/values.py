@@ -24,11 +24,7 @@ class PrivatePool(Frozen):
 
 
 class FailedRequest(Frozen):
-    """The last request of the history that failed. ``*_then`` are levels at that moment, in bytes as requested.
-
-    ``is_now``: nothing was allocated or freed between the failure and the snapshot, so that its blocks are those of
-    that moment. ``device_free_bytes`` is what the driver had left.
-    """
+    """The last request that failed. ``*_then``: levels of that moment. ``is_now``: nothing has changed since."""
 
     request_bytes: int
     device_free_bytes: int
@@ -111,10 +107,7 @@ class WhatIf(Frozen):
 
 
 class SnapshotSummary(Frozen):
-    """One snapshot, device by device: those with memory or a history.
-
-    ``predicted``: the setting and stage of a step that no job has run; empty for recorded ones.
-    """
+    """The devices with memory or a history. ``predicted``: setting and stage of a step that no job has run."""
 
     file: str
     file_bytes: int

@@ -22,10 +22,7 @@ Entries = Sequence[dict[str, Any]]
 
 
 class _History(NamedTuple):
-    """Requests from an empty device; a request's key is its place. ``num_before``: blocks that were there at its begin.
-
-    ``forward``: in the forward passes of which modules a request was made, by its key.
-    """
+    """Requests; a key is a place among them. ``num_before``: blocks of its begin. ``forward``: modules by key."""
 
     events: list[Event]
     num_before: int
@@ -138,7 +135,6 @@ def recomputed(events: Sequence[Event], modules: Iterable[Container[int]]) -> tu
 
 
 def _passes(events: Sequence[Event], mine: Container[int]) -> list[tuple[list[int], int]]:
-    """Return the keys of each pass, and the place of the first request behind it."""
     passes: list[tuple[list[int], int]] = []
     is_open = False
     for place, event in enumerate(events):
@@ -156,7 +152,6 @@ def _passes(events: Sequence[Event], mine: Container[int]) -> list[tuple[list[in
 
 
 def _recorded(content: dict[Any, Any]) -> tuple[str, tuple[str, ...]]:
-    """Return the settings that the snapshot names, and a note where it names none or some that cannot be replayed."""
     named = content.get("allocator_settings")
     value = named.get("PYTORCH_CUDA_ALLOC_CONF") if isinstance(named, dict) else None
     if not isinstance(value, str):
@@ -182,10 +177,7 @@ def _undone(held: dict[int, HeldBlock], entries: Entries) -> list[HeldBlock]:
 
 
 def _history(before: list[HeldBlock], entries: Entries) -> _History:
-    """Return the requests: what was there when the history began in order of address, then what it has.
-
-    A request that failed is asked again and ends at once. A block ends when its last stream was done with it.
-    """
+    """Return the requests: first what was there before, by address. One that failed is asked again and ends at once."""
     events, keys, stacks = list[Event](), dict[int, int](), Stacks()
     forward: dict[int, frozenset[str]] = {}
 
