@@ -40,11 +40,7 @@ _SPEC, _PICKLE = "spec.json", ".pickle"
 
 @dataclass(frozen=True)
 class DiagnoseRequest:
-    """``asked``: the settings of a job that left only logs, and ``env`` its variables (NAME=VALUE) even without others.
-
-    ``given``: the options of the job, as typed. ``plans``: whether to ask the planner. ``passage``: how far logs have
-    been read, and whether to stop.
-    """
+    """``asked``: settings of a job that left only logs; ``env``: its variables. ``given``: options as typed."""
 
     paths: tuple[str, ...]
     asked: Request | None = None

@@ -52,12 +52,10 @@ def is_dense(spec: ExperimentSpec | None) -> bool:
 
 @dataclass(frozen=True)
 class Case:
-    """One job. ``expandable_segments``: None if unknown. ``said``: the texts of its failures.
+    """One job. ``said``: the texts of its failures. ``asks``: the options that a prediction lacks.
 
-    ``sources``: the source of each setting. ``paths``: the logs read. ``asks``: the options that a prediction lacks.
-    ``has_given_settings``: they come from the user, not from its own record. ``forced``: ids of the rules that the user
-    overrode. ``pools_in_log``: whose memory pools it shows that exclude expandable segments. ``why_now``: what the log
-    shows about the time of the failure. ``num_iterations``: reported by the log before it.
+    ``has_given_settings``: they come from the user, not from its own record. ``forced``: rules that the user overrode.
+    ``pools_in_log``: whose memory pools exclude expandable segments. ``num_iterations``: of the log before the failure.
     """
 
     name: str
@@ -254,8 +252,7 @@ class AllocatorAnswer(Shown):
     """What the allocator could do for the request that failed. ``available``: the most that it could have had.
 
     ``needed``: tensors and the request. ``stranded``: what a retry could not give back. ``missing``: beyond the device
-    under the best of the ``trials``, the first of which has the job's own settings; without trials, by the message.
-    ``excluded``: whose pools forbid expandable segments.
+    under the best of the ``trials``, the first of which has the job's own settings. ``excluded``: by whose pools.
     """
 
     available_bytes: int

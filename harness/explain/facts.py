@@ -1,7 +1,6 @@
 """Makes a side of a comparison from all that a run or a golden recorded."""
 
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from harness.experiment import flops
@@ -16,7 +15,6 @@ from harness.judge.readings import bare_uuid, rank_clocks
 from harness.records.golden import GoldenRecord, Group, MeasuredOn, leaves, settings_of, spec_like
 from harness.records.metrics import METRICS, Metrics
 from harness.records.run import IMPORTED, DeviceSample, RunRecord
-from harness.units import counted
 
 Facts = Mapping[str, str | None]
 # Facts of a run from a log that describe the import, not the machine or the software that the log is about.
@@ -158,18 +156,12 @@ def _of_run(record: RunRecord) -> Mapping[Group, Facts]:
 
 
 def _recompute(record: RunRecord) -> Facts:
-    """Return what the layers recompute: the calculation and, if ranks read it back, the built model of every stage."""
     effect = record.effective
-    built: Counter[str] = Counter()
-    for rank in record.ranks:
-        if rank.recompute and rank.coordinates.is_first_copy:
-            built.update(rank.recompute.modules)
     return {
         "implementation": effect.implementation,
         **{f"acts.{name}": f"{count} of {effect.num_layers} layers" for name, count in effect.modules.items()},
         **{f"inert.{name}": reason for name, reason in effect.inert_modules.items()},
         "full_layers": f"{effect.full_layers} of {effect.num_layers}" if effect.full_layers else None,
-        **{f"built.{name}": counted(count, "layer") for name, count in built.items()},
     }
 
 

@@ -12,7 +12,6 @@ from harness.show import figures
 from harness.show.page import GAP, Block, Column, Facts, Line, Page, Section, answer_line, details, listing, table
 from harness.units import counted, format_percent
 
-_MOST_LISTED = 12
 _KINDS = {"run": "run", "golden": "golden", "published": "golden, published elsewhere"}
 
 
@@ -87,9 +86,7 @@ def _change(change: Change, reference: SideRow) -> tuple[str, ...]:
 def _causes(heading: str, causes: Sequence[Cause]) -> list[Section]:
     blocks: list[Block] = []
     for cause in causes:
-        left = len(cause.differences) - _MOST_LISTED
-        lines = [*map(_difference, cause.differences[:_MOST_LISTED])]
-        lines += [f"and {left} more; --json lists them"] if left > 0 else []
+        lines = [*map(_difference, cause.differences)]
         if cause.explains:
             metrics = ", ".join(BY_NAME[name].title for name in cause.explains)
             lines.append(f"May explain {metrics}; usual effect: {cause.size}")

@@ -77,10 +77,8 @@ class _Rank:
 class FailureScan:
     """Feed it every line. ``found``: the first failure of each rank and kind. ``listed``: torchrun's table.
 
-    ``survived``: the first failure after which the same log goes on with iterations, ``num_after`` of them. ``cut``: a
-    traceback at the end of a log, without its error. ``is_over``: Slurm has ended the job. ``recent``: how many more
-    iterations each failure of this log must outlast. ``mention``: the first line after the last iteration that mentions
-    an error. ``is_saving``: a checkpoint is being saved.
+    ``survived``: followed by ``num_after`` iterations. ``cut``: a traceback without its end. ``is_over``: Slurm ended
+    it. ``recent``: iterations that failures must outlast. ``mention``: of an error, after the last iteration.
     """
 
     source: str = ""

@@ -121,11 +121,9 @@ _ROOT_CAUSE = "Root Cause (first observed failure)"
 
 @dataclass(frozen=True, slots=True)
 class RankFailure:
-    """How a rank failed. ``rank`` and ``host`` are None if unknown, ``task`` (Slurm's) in other reports than srun's.
+    """How a rank failed. ``task``: Slurm's. ``evidence``: the lines, the best first. ``entry``: of failures.yaml.
 
-    ``after_step``: the last step that finished before. ``evidence``: the lines, best evidence first. ``entry``: of
-    failures.yaml, if the line alone is a sign. ``is_cut``: the log ends
-    before the error is named. ``is_mention``: the line mentions an error without the form of a failure.
+    ``is_cut``: the log ends before the error. ``is_mention``: the line does not have the form of a failure.
     """
 
     kind: FailureKind

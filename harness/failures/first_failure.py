@@ -179,11 +179,7 @@ def _listed(scan: FailureScan, exit_code: int | None) -> set[tuple[int | None, s
 
 
 def _with_best_evidence(failures: list[RankFailure], scan: FailureScan) -> list[RankFailure]:
-    """Drop evidence that better evidence explains.
-
-    These are exit codes without a rank if torchrun lists ranks, srun's reports if a rank printed its own error, reports
-    of a rank that named the cause, and SIGABRT after its process named an error.
-    """
+    """Drop exit codes that the error of a rank, or a rank's own report of why it waited, explains."""
     own = [failure for failure in failures if failure.weight <= 0]
     heard = {failure.rank for failure in own if failure.kind == "peer" and failure.entry != "lost_peer"}
     found = [each for each in failures if not (heard and _is_named(each, heard)) and not _is_abort_of(each, failures)]

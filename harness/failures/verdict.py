@@ -84,11 +84,9 @@ def table() -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class OomVerdict:
-    """The cause of a failure. ``reason``: a sentence with the deciding numbers.
+    """The cause of a failure. ``advice``: if it differs from that of the class. ``entry``: of failures.yaml.
 
-    ``request_bytes``: the failed allocation. ``advice``: what to run next, if it differs from the advice of the class.
-    ``entry``: the id in failures.yaml, if its text decided. ``has_activations``: False where memory ran out at a moment
-    without activations of training. ``recompute_helps``: False there, and where something else is the cause.
+    ``has_activations``: False at moments outside training steps. ``recompute_helps``: also False for other causes.
     """
 
     oom_class: OomClass

@@ -33,11 +33,7 @@ class RunErrors(Frozen):
 
 
 class Calibration(Recorded):
-    """``results/calibration/<gpu>.json``. ``time_spread``: worst error of left-out step times, None below three runs.
-
-    ``refused``: runs that were not used, with the reason. ``planner``: fingerprint of the planner's sources.
-    ``traced_with``: software versions of the tracer. ``versions``: software versions of the runs.
-    """
+    """``results/calibration/<gpu>.json``. ``time_spread``: worst error of left-out step times; None: few runs."""
 
     gpu: str
     constants: tuple[FittedConstant, ...]
@@ -62,11 +58,7 @@ class ProbedRow(Frozen):
 
 
 class Probe(Recorded):
-    """``mbr-perf probe``: constants that were measured by themselves on a GPU, and the rows that they are of.
-
-    ``constants``: by name of the planner's, shares of data-sheet rates, seconds or bytes. ``clocks_mhz``: the lowest
-    and highest between the parts.
-    """
+    """Constants that ``mbr-perf probe`` measured: shares of data-sheet rates, seconds or bytes, and their rows."""
 
     gpu: str
     device: str

@@ -26,11 +26,7 @@ class RankExit(Frozen):
 
 
 class AgentRecord(Recorded):
-    """``ranks/launch.json``: written by the agent of one node when it exits or gets SIGTERM, SIGINT or SIGHUP.
-
-    ``error``: why the agent could not start ranks (port in use, rendezvous timeout). ``unforkable``: a forked agent
-    found, before any start, that ranks forked from it would differ from fresh processes; ``error`` says why.
-    """
+    """``ranks/launch.json``, by the agent of one node. ``error``: why it could not start ranks, or not fork them."""
 
     status: Literal["ok", "failed", "signalled", "error", "unforkable"]
     node_rank: int = 0
@@ -42,13 +38,10 @@ class AgentRecord(Recorded):
 
 
 class LaunchOutcome(Recorded):
-    """``ranks/outcome.json``: how the launch ended, written by the harness that supervised it.
+    """``ranks/outcome.json``: how the launch ended.
 
-    ``exit_code``: of the agent; negative for a signal, None if no agent was started. ``signal``: the signal that
-    interrupted the harness. ``rank``: the rank that died first or hung. ``reason``: a sentence of explanation.
-    ``warm``: agent and ranks were forked from a process with all imports done, so their times contain no imports.
-    ``notes``: how the launch differed from the usual or the requested way. ``unwatched``: why the NVML sampler stopped
-    before the end.
+    ``exit_code``: of the agent, negative for a signal. ``signal``: it ended the harness. ``rank``: it died first
+    or hung. ``warm``: ranks were forked after all imports. ``unwatched``: why the NVML sampler stopped before the end.
     """
 
     status: LaunchStatus

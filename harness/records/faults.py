@@ -45,12 +45,11 @@ class Fault:
 
 @dataclass
 class _Place:
-    """A place in the data, the models that may describe it, its ``meaning``, and the ``holder`` of its value."""
+    """A place in the data, the models that may describe it, and the ``holder`` of its value."""
 
     value: object
     models: list[type[BaseModel]]
     keys: Keys = ()
-    meaning: str = ""
     holder: object = None
 
     @classmethod
@@ -73,7 +72,6 @@ class _Place:
             return
         fields = [model.model_fields[str(part)] for model in self.models if part in model.model_fields]
         self.models = [inner for info in fields for inner in models_in(info.annotation)] or self.models
-        self.meaning = next((info.description for info in fields if info.description), self.meaning)
         self.keys, self.holder, self.value = (*self.keys, part), self.value, self.value[part]  # type: ignore[index]
 
 
@@ -108,7 +106,7 @@ def _wrong_value(place: _Place, details: list[ErrorDetails]) -> Fault:
         remedy = phrases[0][1]
     if kind not in ("value_error", "json_invalid") or not isinstance(place.value, dict):
         message = f"{message}, is {in_words(place.value)}"
-    return Fault(place.keys, message, place.meaning or remedy if remedy == TYPES else remedy)
+    return Fault(place.keys, message, remedy)
 
 
 def _own_words(detail: ErrorDetails) -> str:

@@ -43,12 +43,7 @@ class GateOptions(Frozen, allow_inf_nan=True):
 
 
 class LaunchSettings(Frozen, allow_inf_nan=True):
-    """How to launch a run, named as the options of `mbr-perf run`. ``pass_env`` holds names, never values.
-
-    ``replay_from``: the recorded run folder for the replay launcher. ``timeout_s`` None: no limit.
-    ``hang_timeout_s``: the watchdog never waits less than this. ``sample_interval_ms`` 0: no GPU memory sampler, so
-    ``device_used`` is not measured.
-    """
+    """How to launch a run. ``pass_env`` holds names, never values. ``sample_interval_ms`` 0: no sampler."""
 
     launcher: str = "torchrun"
     replay_from: Path | None = None

@@ -36,12 +36,9 @@ class GoldenMetric(Frozen):
 
 
 class MeasuredOn(Frozen):
-    """Hardware and software of the golden; None if unknown.
+    """Hardware and software of the golden; None if unknown. ``environment``: variables that all runs shared.
 
-    ``environment``: variables of the ranks that were the same in all runs. ``container``: their image; None next to an
-    ``environment`` means that no image was named. ``sm_clock_mhz``: the median SM clock of each run's slowest GPU in
-    the window. ``power_cap_share``: the share of time (0 to 1) under the power cap of each run's most limited GPU. Both
-    are medians over the runs.
+    ``sm_clock_mhz`` of the slowest GPU and ``power_cap_share`` (0 to 1) of the most limited one: medians over the runs.
     """
 
     gpu: str
@@ -58,10 +55,7 @@ class MeasuredOn(Frozen):
 class GoldenRecord(Recorded):
     """``results/golden/<gpu>/<slug>.json``. ``kind`` external: published elsewhere, with ``caveats``.
 
-    ``digest``: see :func:`golden_digest`. Refused are a file that was edited by hand, and a golden of own runs without
-    a digest.
-    ``window``: the steps [start, end) of ``max_steps`` that count. ``overridden``: reasons against the promotion that
-    the author accepted.
+    ``window``: the steps [start, end) of ``max_steps`` that count. ``overridden``: accepted reasons against it.
     """
 
     kind: Literal["measured", "external"]
@@ -154,12 +148,9 @@ TIME_ONLY: tuple[GateKind, ...] = ("time",)
 
 @dataclass(frozen=True)
 class Difference:
-    """One recorded fact that two measurements do not share.
+    """One recorded fact that two measurements do not share: ``before`` of the reference, ``after`` of what is judged.
 
-    ``before``: of the golden, the reference or the earlier night; ``after``: of what is judged; None: not recorded.
-
-    ``name``: a dotted path of the spec, a package, a variable, or a fact about the machine. ``kinds``: the gates that
-    it affects; ``blocks`` False: these gates are only left out. ``source``: what set ``after``.
+    ``kinds``: the gates that it affects; ``blocks`` False: they are only left out. ``source``: what set ``after``.
     ``reference``: what ``before`` is of, in messages.
     """
 

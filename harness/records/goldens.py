@@ -64,11 +64,9 @@ def batch_path(folder: Path, spec: ExperimentSpec) -> Path:
 def find_golden(
     spec: ExperimentSpec, override: Path | None = None, sources: Mapping[str, str] | None = None
 ) -> GoldenSearch:
-    """Find the golden for these settings in :func:`golden_dir`. If ``override`` is a file, return it for any settings.
+    """Find the golden for these settings, or the one that ``override`` names. BadRequestError: a missing or wrong file.
 
-    ``sources``: what set each value of ``spec``. With it, also return the golden of the same name whose recipe point
-    has changed since. But if an option set the differing value, the user asked for another experiment: return no
-    golden. BadRequestError if ``override`` does not exist, or if a file is not a golden.
+    With ``sources``, also return one whose recipe point has changed since, unless an option set what differs.
     """
     if override is not None and not override.exists():
         raise BadRequestError(f"--golden_values_path {override}: no such file or folder")

@@ -30,12 +30,10 @@ _ID = re.compile(r"(?P<when>\d{8}T\d{6}Z)-(?P<recipe>.+)-[0-9a-f]{8}")
 
 @dataclass(frozen=True)
 class Stored:
-    """A run, a sweep, a night or a bisect. ``recipe``: for a night, its suite; for a bisect, its case. Size in bytes.
+    """A run, sweep, night or bisect. ``recipe``: also the suite of a night and the case of a bisect.
 
-    ``when``: start as UTC ISO-8601, empty if the folder's name does not have it. An imported run started when its job
-    started; ``is_start_known`` False: that time is unknown, and ``when`` is the time of the import. ``state``: for a
-    committed run, the state in its record. ``incomplete``: nothing was committed. ``damaged``: the file cannot be read,
-    or has values that are not accepted. ``detail``: a further explanation.
+    ``when``: its start, or of an imported job; the time of the import unless ``is_start_known``. ``state``: damaged
+    if its main file cannot be read, incomplete if it has none.
     """
 
     kind: Kind

@@ -29,11 +29,9 @@ def time_limit_note(job_dir: Path) -> Path:
 
 
 class ClusterOptions(Frozen):
-    """What a job asks any cluster for, beyond nodes. A job without time limit could hold nodes for ever.
+    """What a job asks any cluster for, beyond nodes. ``exclude``: nodes to leave out, joined by commas.
 
-    ``python``: the interpreter on the nodes, inside the container if there is one. ``serves_nodes``: the cluster warns
-    the nodes before the time limit, takes their exit codes, counts restarts, and says why it ended a job. ``exclude``:
-    nodes that a confirming job leaves out, joined by commas.
+    ``serves_nodes``: the cluster warns the nodes before the time limit, takes their exit codes and counts restarts.
     """
 
     cluster: ClassVar[str]
@@ -70,10 +68,9 @@ class SlurmOptions(ClusterOptions):
 
 
 class KubeflowOptions(ClusterOptions):
-    """What a job asks Kubeflow Trainer for. ``trainer``: the release whose fields it has.
+    """What a job asks Kubeflow Trainer of this release for. ``base``: a TrainJob that mbr-perf completes.
 
     ``workdir_pvc``: the volume claim with the results, mounted at ``workdir_pvc_path``; None: the runtime mounts it.
-    ``base``: a TrainJob that mbr-perf completes.
     """
 
     cluster, script, serves_nodes = "Kubernetes", "trainjob.json", False
@@ -119,11 +116,7 @@ class JobRun(Frozen):
 
 
 class JobRecord(Recorded):
-    """``job.json``. ``what``: run, sweep or nightly case. ``subject``: the folder that the runs belong to.
-
-    A job of a sweep resumes the whole sweep on its nodes; ``runs`` is then empty. ``gpus_per_node``: requested, 0 for
-    a run on the CPU. ``gate``: how to judge the collected runs. ``results_dir``: where the runs are.
-    """
+    """``job.json``. ``subject``: the folder that the runs belong to. A job of a sweep has no ``runs``: it resumes."""
 
     job_dir: str
     name: str

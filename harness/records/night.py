@@ -81,13 +81,10 @@ OLD, NEW = "old", "new"
 
 
 class NightPlan(Recorded):
-    """``night.json``: everything decided before the first run. Times are UTC ISO-8601.
+    """``night.json``: everything decided before the first run.
 
-    ``confirm``: further runs of a case that looks like a regression. ``retries``: the maximum number of restarts of a
-    case after a named infrastructure fault. ``cluster``: the request to the cluster, if every case is a job.
-    ``software``: by GPU type, the software that the rules assumed and the cases must run with. ``against``: the old
-    build for suspicious cases. ``no_pairs``: why ``last-good`` has no old build. ``python``: the interpreter of
-    tonight's own build.
+    ``confirm``: further runs of a case that looks like a regression. ``retries``: restarts of a case after faults of
+    machines. ``software``: by GPU type, as the rules assumed it. ``no_pairs``: why ``last-good`` has no old build.
     """
 
     night_id: str
@@ -117,11 +114,7 @@ class NightPlan(Recorded):
 
 
 class NightEvent(Frozen):
-    """A line of ``events.jsonl``. ``started``: run ``number`` of ``case`` is about to start for ``purpose``.
-
-    ``interrupted``: a signal ended the night during this run. ``cancelled``: a user ended its job; the case fails until
-    the night is resumed. ``finished``: all runs of every case are done.
-    """
+    """A line of ``events.jsonl``: run ``number`` of ``case`` began for ``purpose``, or how it was ended."""
 
     time: str
     kind: Literal["started", "interrupted", "cancelled", "finished"]

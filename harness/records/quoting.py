@@ -29,12 +29,7 @@ _ERRORS = tuple(
 
 
 def quoted_error(stderr: bytes | str) -> str:
-    """Return one line of at most ``MAX_QUOTED`` characters, without secrets, that says why the process failed.
-
-    It is the last of the first kind that ``stderr`` holds: an exception below a traceback that Python did not survive,
-    the text of a C++ exception, a line that names an exception or begins with ``error:``, any line. NO_ERROR_TEXT
-    without a line.
-    """
+    """Return one line, without secrets, that says why the process failed: the last of the first kind of ``_ERRORS``."""
     text = stderr.decode(errors="replace") if isinstance(stderr, bytes) else stderr
     text = "\n".join(line.rstrip() for line in _RANKS.sub("", text).splitlines() if line.strip())
     text = _NOISE.sub("", text) or text

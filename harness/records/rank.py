@@ -41,11 +41,7 @@ StepSeconds = Annotated[float, Field(ge=0, le=LONGEST_STEP_S)]
 
 
 class ClockSamples(Frozen):
-    """Every sample of one GPU's clock, in columns of equal length, in order of time.
-
-    ``times_s``: the node's monotonic clock, as in the ranks' steps. ``sm_clocks_mhz`` and ``reasons`` (NVML's bits) are
-    None if NVML did not answer.
-    """
+    """Every sample of one GPU's clock, in columns, by the clock of the ranks' steps. None: NVML did not answer."""
 
     times_s: tuple[float, ...]
     sm_clocks_mhz: tuple[int | None, ...]
@@ -53,12 +49,9 @@ class ClockSamples(Frozen):
 
 
 class RankClocks(Frozen):
-    """The clocks of one rank's GPU over the window of steps.
+    """The clocks of one rank's GPU over the window of steps, at samples where it was busy.
 
-    ``sm_clock_mhz``: the median. ``power_cap_share``: the share under the power cap (0 to 1). Both use samples at which
-    the GPU was busy. ``over`` is ``run`` if the times of steps or samples were not recorded: the figures then cover the
-    whole run. ``longest_gap_s``: the longest time in the window without a sample. ``interval_s``: the usual time
-    between two samples.
+    ``power_cap_share``: 0 to 1. ``over`` is ``run`` if times were not recorded. ``longest_gap_s``: without a sample.
     """
 
     over: Literal["window", "run"]
@@ -102,11 +95,9 @@ class StepRecord(Frozen):
 
 
 class MemoryRecord(Frozen):
-    """Peak bytes of one rank. ``meter``: how they were measured. None: this meter cannot measure the value.
+    """Peak bytes of one rank; None: ``meter`` cannot measure it. ``static``: held between steps.
 
-    ``allocated``: bytes in live tensors. ``reserved``: bytes held by the caching allocator. ``device_used``: bytes in
-    use on the device by all processes (NVML), joined by GPU UUID from the sampler. ``static``: parameters, gradients
-    and optimizer state after the first step. ``limit``: the memory limit of the rank, if one was set.
+    ``device_used``: by all processes (NVML). ``limit``: of this rank, if one was set.
     """
 
     meter: str

@@ -37,14 +37,11 @@ class LoggedThroughput(Frozen):
 
 
 class ImportedLog(Frozen):
-    """The log behind a record. ``source_format`` is None if no line shows which trainer wrote the log.
+    """The log behind a record; None: the log does not say it.
 
-    ``interval``: iterations from one line to the next; a line's figures are means over them. ``clock_rank``: the rank
-    whose record holds the step times; ``is_clock_named`` False: mbr-perf assumes the rank from the format.
-    ``first_line``: when the first iteration (or else any line) was logged, as written.
-    ``start_source``: where the job's start time comes from; ``unknown``: the record has the time of the import.
-    ``unsaid``: values that a run by mbr-perf has and this log does not. ``failed_rank``: the rank that failed first;
-    None if the log does not show it. ``provisional``: that the log ends before its job; empty if it does not.
+    ``interval``: iterations from one line to the next; a line's figures are means over them. ``clock_rank``: its record
+    holds the step times, assumed unless ``is_clock_named``. ``start_source`` unknown: the record has the time of the
+    import. ``unsaid``: values that a run by mbr-perf has. ``provisional``: that the log ends before its job.
     """
 
     source_format: Literal["bridge", "megatron-lm"] | None
@@ -77,11 +74,9 @@ Status = Literal["ok", "oom", "failed", "interrupted"]
 
 
 class DeviceSample(Frozen):
-    """The NVML samples of one GPU during the run. Bytes, watts, MHz; None if NVML did not answer.
+    """The NVML samples of one GPU during the run; None if NVML did not answer.
 
     ``memory_api``: v1, of old drivers, counts memory reserved for the driver as ``used``; v2 does not.
-    ``num_unidentified_processes``: seen during the run; inside a container they cannot be distinguished from the ranks.
-    ``throttle_reasons`` and ``median_sm_clock_mhz`` cover the whole run. ``clocks``: every sample with its time.
     """
 
     uuid: str
@@ -112,12 +107,7 @@ class NodeSample(Recorded):
 
 
 class Provenance(Frozen):
-    """Where and with what a run was measured. Times are UTC ISO-8601; versions None where not installed.
-
-    ``git_branch`` is None on a detached head, as in most CI. ``container``: the image, if known.
-    ``job_id``: of the run's Slurm job or job array. ``num_cpus``: the CPUs that the job may use on the first node (its
-    affinity).
-    """
+    """Where and with what a run was measured. ``num_cpus``: those that it may use. Versions None: not installed."""
 
     started_at: str
     finished_at: str

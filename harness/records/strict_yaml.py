@@ -22,7 +22,6 @@ _WORDS: dict[str, ScalarValue] = {"true": True, "false": False, "null": None, "~
 _INT = re.compile(r"-?(?:0|[1-9][0-9]*)")
 _FLOAT = re.compile(r"-?(?:0|[1-9][0-9]*)\.[0-9]+(?:[eE][-+][0-9]+)?")
 _MAY_BE_A_NUMBER = frozenset("+-.0123456789iInN")
-_KINDS = {"bool": "a boolean", "int": "a number", "float": "a number", "null": "null", "timestamp": "a date"}
 # Controls but tab, and the separators of lines and paragraphs: every text of a file is shown on one line.
 _CONTROL = re.compile("[\x00-\x08\n-\x1f\x7f-\x9f\u2028\u2029]")
 _SET = "tag:yaml.org,2002:set"  # the one tag of Python that PyYAML's safe dumper writes for plain data
@@ -41,44 +40,35 @@ def plain(value: Any) -> Any:
     return tuple(map(plain, value)) if isinstance(value, list | tuple) else value
 
 
-class ScalarError(ValueError):
-    """A plain scalar that is no value of a file: readers of YAML disagree on it, or it is out of bounds."""
-
-    def __init__(self, message: str, fix: str) -> None:
-        super().__init__(message)
-        self.fix = fix
-
-
 def read_plain(text: str) -> ScalarValue:
-    """Read the value of an unquoted scalar; ScalarError if readers of YAML disagree on it, or it is out of bounds."""
+    """Read an unquoted scalar; BadRequestError if readers of YAML disagree on it, or it is out of bounds."""
     if text in _WORDS:
         return _WORDS[text]
     if _INT.fullmatch(text):
         if len(text) > MAX_DIGITS:
             message = f"{shortened(text, 23)!r} is too long a number: it has {len(text)} digits"
-            raise ScalarError(message, f"write at most {MAX_DIGITS} digits")
+            raise BadRequestError(message, remedy=f"write at most {MAX_DIGITS} digits")
         return int(text)
     if _FLOAT.fullmatch(text):
         number = float(text)
         if not math.isfinite(number):
-            raise ScalarError(f"{text!r} is not a finite number", "write a finite number")
+            raise BadRequestError(f"{text!r} is not a finite number", remedy="write a finite number")
         return number
-    if (kind := _kind_elsewhere(text)) is not None:
+    if _is_ambiguous(text):
         fix = "quote it if it is text; write numbers as in 8, 0.5 or 1.0e-3, booleans as true or false"
-        raise ScalarError(f"{text!r} is ambiguous: some readers of YAML take it for {kind}", fix)
+        raise BadRequestError(f"{text!r} is ambiguous: some readers of YAML take it for another value", remedy=fix)
     return text
 
 
-def _kind_elsewhere(text: str) -> str | None:
-    """Return what YAML 1.1, or a reader of more spellings of numbers, takes the text for; None for text."""
-    for tag, pattern in yaml.SafeLoader.yaml_implicit_resolvers.get(text[0], ()):
-        if pattern.match(text):
-            return _KINDS.get(tag.rpartition(":")[2], "a merge key")
+def _is_ambiguous(text: str) -> bool:
+    """Return whether YAML 1.1, or a reader of more spellings of numbers, takes the text for another value."""
+    if any(pattern.match(text) for _, pattern in yaml.SafeLoader.yaml_implicit_resolvers.get(text[0], ())):
+        return True
     for read in (float, lambda number: int(number, 0)) if text[0] in _MAY_BE_A_NUMBER else ():
         with suppress(ValueError):
             read(text)
-            return "a number"
-    return None
+            return True
+    return False
 
 
 def read_yaml(path: Path, label: str, *, by_pyyaml: bool = False) -> Document:
@@ -89,10 +79,8 @@ def read_yaml(path: Path, label: str, *, by_pyyaml: bool = False) -> Document:
 def parse_yaml(text: str, label: str, *, with_lines: bool = True, by_pyyaml: bool = False) -> Document:
     """Read the one document of ``text``. BadRequestError with every problem, as ``label:line: message``.
 
-    Refuses duplicate keys, anchors, aliases, merge keys, tags, several documents, ambiguous scalars, keys that are not
-    text, line breaks and control characters in text, more than 20 levels. ``with_lines=False``: for text of an option.
-    ``by_pyyaml``: a program wrote the text with PyYAML or as JSON, so scalars mean what YAML 1.1 says, text may have
-    several lines, a set is a mapping, and an alias repeats a value.
+    Refuses what readers of YAML disagree on, anchors, tags, and more than 20 levels. ``with_lines``: not for an option.
+    ``by_pyyaml``: a program wrote it with PyYAML or as JSON, so scalars are YAML 1.1's, and aliases repeat values.
     """
     reader = _Reader(label, with_lines=with_lines, by_pyyaml=by_pyyaml)
     reader.problems.tried(lambda: reader.document(text))
@@ -176,14 +164,14 @@ class _Reader:
         if event.implicit[0]:
             try:
                 return read_plain(text)
-            except ScalarError as error:
+            except BadRequestError as error:
                 if self.by_pyyaml:
                     with suppress(ValueError):  # of Python, for a number of more digits than it reads
                         value = yaml.safe_load(text)
                         return (
                             value if isinstance(value, bool | int | float | str | None) else text
                         )  # a date stays text
-                self.refuse(_line(event), str(error), error.fix)
+                self.refuse(_line(event), error.message, error.remedy)
                 return None
         if event.style in ("|", ">"):  # whose last line break is the file's, not the text's
             text = text.rstrip("\n")

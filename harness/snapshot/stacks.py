@@ -73,11 +73,9 @@ _OPERATION = re.compile(r"autograd::generated::(?P<node>\w+)::apply\b|\bat::_ops
 
 
 def module_of(frames: Iterable[Frame]) -> str:
-    """Return the module of a stack (innermost frame first), with the allocation's purpose if the stack shows it.
+    """Return the module of a stack (innermost frame first), as ``mlp``, ``mlp (weights)`` or ``mlp (recompute)``.
 
-    ``mlp (weights)`` where a constructor allocated, ``mlp (recompute)`` inside a recomputation in the backward pass.
-    A backward function of megatron-core is called by autograd, so the frames above it do not name its module. In a
-    predicted step, the part.
+    autograd calls backward functions, so the frames above them do not name their module.
     """
     frames = tuple(frames)
     if frames and frames[0].path == _PREDICTED:

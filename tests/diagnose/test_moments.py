@@ -11,7 +11,7 @@ from harness.failures.failure_scan import FailureScan
 from harness.failures.first_failure import failure_of
 from harness.foreign.logs.lines import LogLine
 from harness.foreign.reader import LogReader
-from tests.diagnose.conftest import FRAGMENTED, FULL
+from tests.diagnose.conftest import FULL
 from tests.diagnose.test_diagnose import iteration
 
 HEAD = "Traceback (most recent call last):"
@@ -159,13 +159,6 @@ def test_a_size_that_a_broken_collective_left_is_no_cause(diagnosed, error, is_b
     lines = [timeout, f"[rank5]: {HEAD}", f"[rank5]: {error}"]
     found = diagnosed(*(lines if is_before else [*lines[1:], timeout]))["verdict"]
     assert found["class"] == ("not_oom" if is_before else "bad_size")
-
-
-@pytest.mark.parametrize(("unused", "remedy"), [("2.20 GiB", "less_memory"), ("2.40 GiB", "expandable_segments")])
-def test_pieces_are_named_only_where_they_could_hold_the_request(diagnosed, unused, remedy):
-    answer = diagnosed(FRAGMENTED.replace("20.41 GiB", unused).replace("54.02", "71.00"))
-    assert answer["allocator"]["remedy"] == remedy
-    assert ("expandable" in json.dumps(answer["fixes"])) is False
 
 
 def test_a_gpu_type_alone_does_not_stop_the_diagnosis(mbr_perf, tmp_path):
