@@ -56,7 +56,6 @@ def answer_of(case: Case, trials: Trials | None = None) -> AllocatorAnswer | Non
 
 
 def _found(case: Case, trials: Trials | None, available: int, needed: int) -> tuple[Remedy, str, Confidence, int]:
-    """Return remedy, settings, how sure it is, and the bytes beyond the device."""
     if needed > available + threshold("rounding_bytes"):
         return "less_memory", "", "high", needed - available
     own, *others = trials.rows if trials else (None,)
@@ -94,7 +93,6 @@ def _sure(case: Case, trials: Trials | None, available: int) -> Confidence:
 
 
 def _conclusion(found: AllocatorAnswer, *, is_captured: bool) -> str:
-    """Return one sentence that fits into a line of 80 columns."""
     if is_captured:
         return f"A capture gives no cached memory back: {format_bytes(found.stranded_bytes)} stay reserved."
     if found.needed_bytes > found.available_bytes + threshold("rounding_bytes"):

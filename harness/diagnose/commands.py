@@ -100,7 +100,6 @@ def _job(spec: ExperimentSpec, sources: Mapping[str, str]) -> list[str]:
 
 
 def _recipe(spec: ExperimentSpec, sources: Mapping[str, str]) -> list[str]:
-    """Return the option that names the job's recipe or file; the recipe's path if it is outside the recipes folder."""
     own = next((sources[kind] for kind in _FOREIGN if kind in sources), None)
     if own is not None:
         return own.split(" ", 1)

@@ -176,7 +176,6 @@ def _given(request: DiagnoseRequest, inputs: Inputs, logged: Logged | None, host
 
 
 def _notes(notes: Sequence[str], settled: Settled, logged: Logged | None) -> Iterator[str]:
-    """Yield what is assumed of the settings, and what of the log's own arguments is not predicted."""
     yield from (f"Settings {note.removeprefix('settings: ')}." for note in notes)
     yield from (f"{note}." for note in settled.notes if logged and note.startswith(logged.path))
 

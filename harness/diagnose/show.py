@@ -87,9 +87,7 @@ def _where(answer: Diagnosis) -> str:
     failed = answer.case.failed
     if failed is None:
         return ""
-    unnamed = "the whole job" if answer.verdict.oom_class in ("time_limit", "node_failure") else "unknown rank"
-    known = "" if failed.place.startswith("task ") else unnamed
-    rank = known if failed.rank is None else f"rank {failed.rank}"
+    rank = "unknown rank" if failed.rank is None else f"rank {failed.rank}"
     return f"{', '.join(part for part in (rank, failed.place, failed.when) if part)} ({failed.where})"
 
 

@@ -84,7 +84,6 @@ class Case:
 
     @property
     def on_device(self) -> bool:
-        """Return whether this job's own memory on the device ran out."""
         return self.verdict.oom_class in ("fragmentation", "capacity", "cuda_graph_pools", "outside_allocator")
 
     @property
@@ -96,12 +95,10 @@ class Case:
 
     @property
     def pools(self) -> str:
-        """Return whose memory pools exclude expandable segments; empty if none is known."""
         return self.pools_in_log or ("nccl_ub" if self.spec and self.spec.ddp.nccl_ub else "")
 
     @property
     def is_captured(self) -> bool:
-        """Return whether it failed while it captured a CUDA graph, when torch's allocator cannot retry."""
         return self.failed is not None and self.failed.moment == "capture"
 
     @property
@@ -193,7 +190,6 @@ class Fix:
     @computed_field
     @property
     def without(self) -> tuple[str, ...] | None:
-        """Arguments of Megatron-LM that the job must no longer have."""
         return self.setting.without if self.setting else None
 
 

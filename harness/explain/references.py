@@ -65,5 +65,4 @@ def stored_golden(run: RunRecord, goldens: Path | None = None) -> Named:
 
 
 def _short(path: Path, folder: Path) -> str:
-    """Return the name that `golden list` prints, without .json; for a file outside the folder its path."""
     return str(path.relative_to(folder).with_suffix("")) if path.is_relative_to(folder) else str(path)

@@ -166,7 +166,6 @@ class FailureScan:
                 self.survived = self.survived or failure
 
     def _follow_traceback(self, state: _Rank, line: LogLine) -> bool:
-        """Return whether the line is the head or a frame of a traceback, which is not a failure by itself."""
         if line.text.startswith(_TRACEBACK):
             state.in_traceback, state.moment, state.frame = True, None, None
             return True

@@ -34,7 +34,6 @@ WORDS_BEFORE_MORE = (
 
 @cache
 def _exits() -> tuple[tuple[str, re.Pattern[str], int, int | None], ...]:
-    """Return word, pattern and weight of each report of an end, and the exit code of its word."""
     rows = ((pattern, row["weight"]) for row in table()["exits"] for pattern in row["pattern"])
     every = (
         (pattern.replace("WORD", word), weight, code)

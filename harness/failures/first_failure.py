@@ -156,7 +156,6 @@ def _without_secrets(failure: RankFailure) -> RankFailure:
 
 
 def _placed(failure: RankFailure, scan: FailureScan) -> RankFailure:
-    """Find the rank of a failure in torchrun's table, if only one rank ended that way."""
     if failure.after_step is None:
         failure = replace(failure, after_step=scan.largest_step)
     if failure.rank is not None or failure.kind == "peer":
@@ -207,12 +206,10 @@ def _is_abort_of(failure: RankFailure, others: list[RankFailure]) -> bool:
 
 
 def _is_report(failure: RankFailure) -> bool:
-    """Return whether a launcher reports an ordinary exit code, which says nothing about the cause."""
     return failure.kind == "error" and failure.exit_code is not None
 
 
 def _strongest_of_each(failures: list[RankFailure]) -> list[RankFailure]:
-    """Keep one failure per rank, in order of appearance, and every failure without a rank."""
     keys: list[object] = [failure.who or id(failure) for failure in failures]
     each = grouped(zip(keys, failures, strict=True)).values()
     return [min(of_rank, key=lambda failure: (KINDS.index(failure.kind), failure.weight)) for of_rank in each]

@@ -85,7 +85,6 @@ class GoldenRecord(Recorded):
 
     @model_validator(mode="after")
     def _is_sound(self, info: ValidationInfo) -> Self:
-        """Refuse values that would mislead a gate without a word."""
         wrong: dict[str, str] = {}
         try:
             parse_recompute(self.recompute)

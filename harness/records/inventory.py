@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel
-
 from harness.errors import BadRequestError
 from harness.records.night import NightCase, read_night, verdict_text
 from harness.records.rank import OWNER
@@ -108,9 +106,10 @@ def _read(entry: Stored) -> Stored:
             return replace(entry, state="unfinished", detail=states)
         return replace(entry, state="finished", detail="; ".join(filter(None, (states, verdict_text(path)))))
     if entry.kind == "bisect":
-        report = path / BISECT_REPORT
-        detail = read_document(report, BisectReport).text if report.is_file() else ""
-        return replace(entry, state="finished" if detail else "unfinished", detail=detail)
+        is_finished = (path / BISECT_REPORT).is_file()
+        return replace(
+            entry, state="finished" if is_finished else "unfinished", detail=str(BISECT_REPORT) * is_finished
+        )
     record = read_document(path / RECORD, RunRecord)
     entry = replace(entry, state=record.status, detail=record.failure or record.spec.slug)
     if record.imported is None and entry.when:
@@ -123,21 +122,6 @@ def _read(entry: Stored) -> Stored:
 
 
 BISECT_REPORT = Path("report", "bisect.json")
-
-
-class BisectReport(BaseModel):
-    """The answer of a bisect: what the inventory reads of it."""
-
-    metric: str | None = None
-    first_bad: dict[str, str] | None = None
-    reason: str | None = None
-
-    @property
-    def text(self) -> str:
-        """Return ``memory: first bad 1a2b3c4d5e (subject)``, or why there is none."""
-        found = self.first_bad
-        why = f"first bad {found['sha'][:10]} ({found['subject']})" if found else f"not decided: {self.reason}"
-        return f"{self.metric}: {why}"
 
 
 def _states_text(noun: str, states: Iterable[str]) -> str:

@@ -135,7 +135,6 @@ class JobRecord(Recorded):
 
     @property
     def script_path(self) -> Path:
-        """Return the file that is submitted."""
         return Path(self.job_dir) / self.options.script
 
 

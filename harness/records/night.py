@@ -56,7 +56,6 @@ class RefusedCase(_CaseWords):
 
 
 def _kind(case: object) -> str:
-    """Return the kind of a case. In files, only a refused case has a reason."""
     refused = case.get("refused") if isinstance(case, dict) else getattr(case, "refused", "")
     return "refused" if refused else "planned"
 

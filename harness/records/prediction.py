@@ -75,5 +75,4 @@ class PredictionRecord(Frozen):
 
     @property
     def measurable_peak_bytes(self) -> int:
-        """Return the peak that counters of a whole run show, the steps before CUDA graphs included."""
         return max((self.peak_bytes, *(stage.measurable for stage in self.stages)))

@@ -38,7 +38,6 @@ class Blocks:
 
     @property
     def rounding_bytes(self) -> int:
-        """Return the bytes allocated beyond what was requested."""
         return self.allocated_bytes - self.requested_bytes
 
     @property

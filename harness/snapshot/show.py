@@ -99,7 +99,6 @@ def snapshot_page(summary: SnapshotSummary, device: DeviceMemory, verdict: OomVe
 
 
 def _need(row: WhatIfRow) -> tuple[bool, float, int]:
-    """Order rows: on the device if one was asked about, then by the smallest device, then by reserved memory."""
     return row.failure is not None, math.inf if row.fits_bytes is None else row.fits_bytes, row.reserved_bytes
 
 

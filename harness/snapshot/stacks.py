@@ -172,28 +172,24 @@ _NOTHING = Known(Owner(NO_STACK, ""), frozenset())
 
 
 class Stacks:
-    """Owners of stacks. It identifies frames and stacks by ``id``, so keep the snapshot in memory meanwhile."""
+    """Owners of stacks. It identifies frames by ``id``, so keep the snapshot in memory meanwhile."""
 
     def __init__(self) -> None:
         self._frames: dict[int, Frame] = {}
         self._by_frames: dict[tuple[int, ...], Known] = {}
-        self._by_list: dict[int, Known] = {}
 
     def of(self, frames: object) -> Known:
         """Look at ``frames``, a list of dicts, innermost first; any other value counts as no stack."""
         if not isinstance(frames, (list, tuple)) or not frames:
             return _NOTHING
         stack = frames[0] if type(frames[0]) is list else frames  # shared while the file was read
-        known = self._by_list.get(id(stack))
+        key = tuple(map(id, stack[:_DEEPEST]))
+        known = self._by_frames.get(key)
         if known is None:
-            key = tuple(map(id, stack[:_DEEPEST]))
-            known = self._by_frames.get(key)
-            if known is None:
-                made = [each for each in map(self._frame, stack[:_DEEPEST]) if not _RECORDER.search(each.function)]
-                site = site_of(made)
-                known = Known(Owner(module_of(made), site), forward_modules(made)) if site else _NOTHING
-                self._by_frames[key] = known
-            self._by_list[id(stack)] = known
+            made = [each for each in map(self._frame, stack[:_DEEPEST]) if not _RECORDER.search(each.function)]
+            site = site_of(made)
+            known = Known(Owner(module_of(made), site), forward_modules(made)) if site else _NOTHING
+            self._by_frames[key] = known
         return known
 
     def _frame(self, value: Any) -> Frame:
