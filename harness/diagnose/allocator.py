@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from harness.diagnose.stages import available_bytes, unexplained_bytes
 from harness.diagnose.values import AllocatorAnswer, Case, Remedy, Trial
 from harness.experiment.software import ALLOCATOR_NAMES
-from harness.failures.verdict import Confidence, threshold
+from harness.failures.verdict import THRESHOLDS, Confidence
 from harness.launch.environment_rows import EXPANDABLE_SEGMENTS
 from harness.predict.allocator_settings import asked_settings
 from harness.records.prediction import Source
@@ -56,7 +56,7 @@ def answer_of(case: Case, trials: Trials | None = None) -> AllocatorAnswer | Non
 
 
 def _found(case: Case, trials: Trials | None, available: int, needed: int) -> tuple[Remedy, str, Confidence, int]:
-    if needed > available + threshold("rounding_bytes"):
+    if needed > available + THRESHOLDS["rounding_bytes"]:
         return "less_memory", "", "high", needed - available
     own, *others = trials.rows if trials else (None,)
     freeing = [row for row in others if own and own.fits_bytes - row.fits_bytes > _NOISE * available]
@@ -95,7 +95,7 @@ def _sure(case: Case, trials: Trials | None, available: int) -> Confidence:
 def _conclusion(found: AllocatorAnswer, *, is_captured: bool) -> str:
     if is_captured:
         return f"A capture gives no cached memory back: {format_bytes(found.stranded_bytes)} stay reserved."
-    if found.needed_bytes > found.available_bytes + threshold("rounding_bytes"):
+    if found.needed_bytes > found.available_bytes + THRESHOLDS["rounding_bytes"]:
         needed, available = map(format_bytes, (found.needed_bytes, found.available_bytes))
         return f"No setting of it helps: tensors need {needed} of {available}."
     if found.settings:

@@ -65,14 +65,10 @@ def changed(spec: ExperimentSpec, change: Settings) -> ExperimentSpec:
     return spec
 
 
-def can_be_named(case: Case) -> bool:
-    """Refuse standard input, which is gone, and more logs than a line holds."""
-    return 0 < len(case.paths) <= _MOST_PATHS and _STDIN not in case.paths
-
-
 def ask_again(case: Case) -> str:
-    """Return the same command with capitals in place of the missing settings."""
-    return shlex.join(["mbr-perf", "diagnose", *case.paths, *case.asks])
+    """Return the same command with capitals in place of the missing settings; empty for many logs or standard input."""
+    can_be_named = 0 < len(case.paths) <= _MOST_PATHS and _STDIN not in case.paths
+    return shlex.join(["mbr-perf", "diagnose", *case.paths, *case.asks]) if can_be_named and case.asks else ""
 
 
 def allocator_line(case: Case, settings: str) -> str:

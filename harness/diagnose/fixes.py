@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from harness.diagnose.allocator import SPLITS, own_settings, replaced_by
-from harness.diagnose.commands import allocator_line, ask_again, can_be_named, changed, command
+from harness.diagnose.commands import allocator_line, ask_again, changed, command
 from harness.diagnose.stages import expected, unexplained_bytes
 from harness.diagnose.values import (
     AllocatorAnswer,
@@ -63,10 +63,9 @@ def _settings(known: Situation) -> list[Fix]:
         text = f"The job cannot have run with the settings as given: {refused}. Pass the settings that it ran with."
         return [] if case.status == "ok" else [Fix(text)]
     is_capacity = known.oom_class == "capacity" and case.verdict.recompute_helps
-    if not is_capacity or case.spec is not None or not can_be_named(case) or not case.asks:
-        return []
+    line = ask_again(case) if is_capacity and case.spec is None else ""
     text = "Give the job's settings in place of the capitals. The planner then names the cheapest setting that fits:"
-    return [Fix(text, ask_again(case))]
+    return [Fix(text, line)] if line else []
 
 
 _FAR = 0.25  # of what the rank needed. The worst error of results/accuracy is 20 %.

@@ -8,6 +8,7 @@ from typing import cast
 
 from harness.failures.frames import Moment
 from harness.failures.verdict import (
+    THRESHOLDS,
     AllocatorFigures,
     Confidence,
     OomClass,
@@ -15,7 +16,6 @@ from harness.failures.verdict import (
     ProcessMemory,
     impossible_bytes,
     table,
-    threshold,
 )
 from harness.units import GIB, format_bytes
 
@@ -92,7 +92,7 @@ def allocator_figures(text: str) -> AllocatorFigures | None:
 
 
 def _drop_impossible(found: dict[str, int | None]) -> None:
-    rounding = threshold("rounding_bytes")
+    rounding = THRESHOLDS["rounding_bytes"]
     allocated, spare = found["allocated_bytes"], found["unallocated_bytes"]
     if (total := found["total_bytes"]) is not None:
         if (allocated or 0) + (spare or 0) > total + rounding:
@@ -116,7 +116,7 @@ class Occupants:
     def foreign_bytes(self) -> int:
         """Bytes of other processes, as far as known. A gap below the threshold belongs to the driver."""
         listed = sum(process.used_bytes or 0 for process in self.others)
-        return listed + (self.unlisted_bytes if self.unlisted_bytes >= threshold("foreign_bytes") else 0)
+        return listed + (self.unlisted_bytes if self.unlisted_bytes >= THRESHOLDS["foreign_bytes"] else 0)
 
 
 def occupants(figures: AllocatorFigures) -> Occupants:
@@ -137,7 +137,7 @@ def _this_process(figures: AllocatorFigures, listed: tuple[ProcessMemory, ...]) 
     reserved = figures.reserved_bytes
     if reserved is None or figures.total_bytes is None or figures.free_bytes is None:
         return None
-    rounding = threshold("rounding_bytes")
+    rounding = THRESHOLDS["rounding_bytes"]
     in_use = figures.total_bytes - figures.free_bytes
     if sum(process.used_bytes or 0 for process in listed) + reserved <= in_use + rounding:
         return None
@@ -168,11 +168,11 @@ class _Device:
         self.reserved = _Bytes(self.allocated + self.spare)
         self.gap = _Bytes(self.total - self.free - self.reserved)
         self.live = (figures.allocated_bytes or 0) / self.total if figures.total_bytes else 0.0
-        self.outside = max(threshold("outside_bytes"), threshold("outside_share") * (figures.total_bytes or 0))
+        self.outside = max(THRESHOLDS["outside_bytes"], THRESHOLDS["outside_share"] * (figures.total_bytes or 0))
         self.named = ", ".join(str(process.pid) for process in who.others[:4])
         share = self.pools / self.total
         of_pools = f"{self.pools} ({share:.0%} of the device) are in private pools, such as those of CUDA graphs"
-        self.pool_text = of_pools if share >= threshold("pool_share") else ""
+        self.pool_text = of_pools if share >= THRESHOLDS["pool_share"] else ""
 
 
 _Found = tuple[OomClass, Confidence, str]
@@ -184,25 +184,25 @@ _CAUSES: tuple[tuple[OomClass, Callable[[_Device], bool], Callable[[_Device], tu
     ("bad_size", lambda d: math.isnan(d.there) and d.tried > impossible_bytes(),
      lambda d: ("high", f"one request is for {d.tried}, which no device has")),
     ("bad_size", lambda d: d.tried > d.there,
-     lambda d: ("high" if d.tried > threshold("impossible_share") * d.there else "medium",
+     lambda d: ("high" if d.tried > THRESHOLDS["impossible_share"] * d.there else "medium",
                 f"one request of {d.tried} is larger than the device ({d.there})")),
     ("self_imposed_limit", lambda d: d.figures.is_rejected,
      lambda _: ("high", "torch refused the request because it would exceed the limit of this process")),
     # A limit with room for the request is not the cause.
     ("self_imposed_limit",
-     lambda d: d.allowed >= 0 and not d.reserved + d.tried <= d.allowed - threshold("rounding_bytes"),
+     lambda d: d.allowed >= 0 and not d.reserved + d.tried <= d.allowed - THRESHOLDS["rounding_bytes"],
      lambda d: ("medium" if math.isnan(d.reserved + d.tried) else "high", f"the process limits itself to {d.allowed}" +
                 ("" if math.isnan(d.reserved + d.tried) else f"; it held {d.reserved} and requested {d.tried} more"))),
-    ("other_process", lambda d: d.foreign >= threshold("foreign_bytes") and d.tried <= d.free + d.foreign,
+    ("other_process", lambda d: d.foreign >= THRESHOLDS["foreign_bytes"] and d.tried <= d.free + d.foreign,
      lambda d: ("high" if d.named and not d.spare >= d.tried else "medium",
                 f"{f'other processes ({d.named})' if d.named else 'unlisted processes'} hold {d.foreign}; without "
                 f"them, {d.tried} would fit")),
     # Messages without a list of processes. A gap smaller than the allocator may be of this process's libraries.
-    ("other_process", lambda d: d.who.this_process_bytes is None and d.foreign < threshold("foreign_bytes")
+    ("other_process", lambda d: d.who.this_process_bytes is None and d.foreign < THRESHOLDS["foreign_bytes"]
      and d.gap >= d.outside and d.gap > d.reserved and d.tried <= d.free + d.gap,
      lambda d: ("medium", f"{d.gap} are in use outside torch's allocator, more than the {d.reserved} that the "
                           "allocator holds")),
-    ("other_process", lambda d: d.tried <= d.free and d.live < threshold("full_share"),
+    ("other_process", lambda d: d.tried <= d.free and d.live < THRESHOLDS["full_share"],
      lambda d: ("low", f"{d.free} were free after the failure, enough for {d.tried}: another process held them, or "
                        "this process may not use all of the device (MIG, vGPU, WSL)")),
 )  # fmt: skip
@@ -228,17 +228,17 @@ def judged(
         has_segments=bool(expandable_segments),
         has_activations=moment is None or moment.has_activations,
     )
-    is_large = cause[0] == "capacity" and device.tried >= threshold("large_share") * device.total
+    is_large = cause[0] == "capacity" and device.tried >= THRESHOLDS["large_share"] * device.total
     advice = str(table()["advice"]["one_request"]) if is_large else ""
     return OomVerdict(*cause, figures.tried_bytes, figures, advice)
 
 
 def _on_this_device(device: _Device, *, has_segments: bool, has_activations: bool) -> _Found:
     """Find the cause in this process; it is less sure where the figures support another one, too."""
-    is_mostly_live = device.live >= threshold("mostly_live_share")
-    is_full = is_mostly_live if has_activations else device.live >= threshold("full_share")
+    is_mostly_live = device.live >= THRESHOLDS["mostly_live_share"]
+    is_full = is_mostly_live if has_activations else device.live >= THRESHOLDS["full_share"]
     pieces, outside = _fragmentation(device, has_segments=has_segments), _outside(device)
-    if pieces is not None and not is_mostly_live and device.spare / device.total >= threshold("fragmented_share"):
+    if pieces is not None and not is_mostly_live and device.spare / device.total >= THRESHOLDS["fragmented_share"]:
         return pieces
     pools = _graph_pools(device)
     found = pools or (None if is_full else outside) or _capacity(device)
@@ -250,19 +250,19 @@ def _on_this_device(device: _Device, *, has_segments: bool, has_activations: boo
 def _fragmentation(device: _Device, *, has_segments: bool) -> _Found | None:
     """Match enough reserved memory in pieces. torch frees cached blocks first, so live neighbours pin the rest."""
     share = device.spare / device.total
-    if not (device.spare >= device.tried and share >= threshold("slightly_fragmented_share")):
+    if not (device.spare >= device.tried and share >= THRESHOLDS["slightly_fragmented_share"]):
         return None
     held = f"{device.spare} ({share:.0%} of the device) are reserved but unallocated, but no piece fits {device.tried}"
     reason = "; ".join(filter(None, (held, device.pool_text)))
     if has_segments:
         return "fragmentation", "low", f"{reason}, although expandable segments were on"
-    return "fragmentation", "high" if share >= threshold("surely_fragmented_share") else "medium", reason
+    return "fragmentation", "high" if share >= THRESHOLDS["surely_fragmented_share"] else "medium", reason
 
 
 def _graph_pools(device: _Device) -> _Found | None:
     if not device.pool_text or device.pools < (device.figures.tried_bytes or 0):
         return None
-    is_sure = device.pools >= threshold("sure_pool_share") * device.total
+    is_sure = device.pools >= THRESHOLDS["sure_pool_share"] * device.total
     return "cuda_graph_pools", "high" if is_sure else "medium", device.pool_text
 
 
@@ -281,9 +281,9 @@ def _capacity(device: _Device) -> _Found:
     if math.isnan(device.allocated / device.total):
         return "capacity", "low", "the message has no possible figures of the device in a form that mbr-perf reads"
     reason = f"{device.allocated} of {device.total} ({device.live:.0%}) are live tensors"
-    if device.live >= threshold("full_share"):
+    if device.live >= THRESHOLDS["full_share"]:
         return "capacity", "high", f"{reason}; the device is full"
     rest = "" if math.isnan(device.tried) else f"; the rest has no room for a request of {device.tried}"
-    if device.tried >= threshold("large_share") * device.total:
+    if device.tried >= THRESHOLDS["large_share"] * device.total:
         rest = f"; one request of {device.tried} is {device.tried / device.total:.0%} of it"
     return "capacity", "medium", f"{reason}{rest}"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Literal, cast, get_args
 
-from harness.failures.verdict import NOT_MEMORY, Confidence, OomClass, OomVerdict, impossible_bytes, table, threshold
+from harness.failures.verdict import NOT_MEMORY, THRESHOLDS, Confidence, OomClass, OomVerdict, impossible_bytes, table
 from harness.foreign.logs.sieve import any_of
 from harness.units import first_line
 
@@ -173,7 +173,7 @@ def known(text: str) -> OomVerdict | None:
     each, match = found
     groups = match.groupdict()
     asked = int(groups["bytes"]) if groups.get("bytes") else None
-    most = threshold("impossible_host_bytes") if each.oom_class == "host_memory" else impossible_bytes()
+    most = THRESHOLDS["impossible_host_bytes"] if each.oom_class == "host_memory" else impossible_bytes()
     if asked is not None and asked > most:
         return OomVerdict("bad_size", "high", f"the request is for {asked} bytes, which no device has", asked)
     verdict = each.verdict(asked, f": {groups['what']}" if groups.get("what") else "")

@@ -52,7 +52,7 @@ class AllocatorFigures:
         """``this_process``; None if the allocator holds more, as in a container where NVML cannot see the process."""
         if self.this_process_bytes is None:
             return None
-        is_possible = self.this_process_bytes + threshold("rounding_bytes") >= (self.reserved_bytes or 0)
+        is_possible = self.this_process_bytes + THRESHOLDS["rounding_bytes"] >= (self.reserved_bytes or 0)
         return self.this_process_bytes if is_possible else None
 
 
@@ -117,7 +117,7 @@ class OomVerdict:
 
 
 # Shares of the device's memory, and bytes.
-_THRESHOLDS = {
+THRESHOLDS = {
     "fragmented_share": 0.05,  # reserved but unallocated; a GPU that is simply full also has remainders up to this size
     "slightly_fragmented_share": 0.01,  # below, even a tiny request fails on a full GPU
     "surely_fragmented_share": 0.10,  # so much reserved memory would have held the request but for its pieces
@@ -135,11 +135,6 @@ _THRESHOLDS = {
 }
 
 
-def threshold(name: str) -> float:
-    """Return a threshold; KeyError for an unknown name."""
-    return _THRESHOLDS[name]
-
-
 def impossible_bytes() -> float:
     """Return the size above which a request is impossible on an unknown device."""
-    return threshold("impossible_share") * max(row.memory_bytes for row in GPUS.values())
+    return THRESHOLDS["impossible_share"] * max(row.memory_bytes for row in GPUS.values())

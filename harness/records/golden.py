@@ -53,10 +53,7 @@ class MeasuredOn(Frozen):
 
 
 class GoldenRecord(Recorded):
-    """``results/golden/<gpu>/<slug>.json``. ``kind`` external: published elsewhere, with ``caveats``.
-
-    ``window``: the steps [start, end) of ``max_steps`` that count. ``overridden``: accepted reasons against it.
-    """
+    """``results/golden/<gpu>/<slug>.json``. ``kind`` external: published elsewhere. ``overridden``: doubts."""
 
     kind: Literal["measured", "external"]
     recipe: str
@@ -147,10 +144,9 @@ TIME_ONLY: tuple[GateKind, ...] = ("time",)
 
 @dataclass(frozen=True)
 class Difference:
-    """One recorded fact that two measurements do not share: ``before`` of the reference, ``after`` of what is judged.
+    """One recorded fact that two measurements do not share: ``before`` of ``reference``, ``after`` of what is judged.
 
     ``kinds``: the gates that it affects; ``blocks`` False: they are only left out. ``source``: what set ``after``.
-    ``reference``: what ``before`` is of, in messages.
     """
 
     name: str

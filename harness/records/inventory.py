@@ -28,11 +28,7 @@ _ID = re.compile(r"(?P<when>\d{8}T\d{6}Z)-(?P<recipe>.+)-[0-9a-f]{8}")
 
 @dataclass(frozen=True)
 class Stored:
-    """A run, sweep, night or bisect. ``recipe``: also the suite of a night and the case of a bisect.
-
-    ``when``: its start, or of an imported job; the time of the import unless ``is_start_known``. ``state``: damaged
-    if its main file cannot be read, incomplete if it has none.
-    """
+    """A run, sweep, night or bisect. ``when``: its start, if known. ``recipe``: or suite, or case."""
 
     kind: Kind
     path: Path

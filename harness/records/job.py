@@ -68,10 +68,7 @@ class SlurmOptions(ClusterOptions):
 
 
 class KubeflowOptions(ClusterOptions):
-    """What a job asks Kubeflow Trainer of this release for. ``base``: a TrainJob that mbr-perf completes.
-
-    ``workdir_pvc``: the volume claim with the results, mounted at ``workdir_pvc_path``; None: the runtime mounts it.
-    """
+    """What a job asks Kubeflow Trainer for. ``base``: a TrainJob to complete. ``workdir_pvc``: None, if mounted."""
 
     cluster, script, serves_nodes = "Kubernetes", "trainjob.json", False
 

@@ -11,10 +11,7 @@ GateKind = Literal["time", "memory", "exact"]
 
 @dataclass(frozen=True)
 class Summary:
-    """A per-step figure over the window [start, end). ``n``: steps. ``stdev``: of the sample; None for a single step.
-
-    For repeated runs, ``median`` is the median of the runs' medians and ``stdev`` is their spread.
-    """
+    """A per-step figure over the window [start, end); of repeats, the median of medians and spread. ``n``: steps."""
 
     median: float
     mean: float
@@ -40,11 +37,7 @@ class Peak:
 
 @dataclass(frozen=True)
 class RunClocks:
-    """The rank with the lowest median SM clock, and the rank with the largest share (0 to 1) of time at the power cap.
-
-    For repeats, both are medians of the runs' figures, and the ranks are those of the first run. ``over`` is ``run`` if
-    the times of steps or samples were not recorded: the figures then cover the whole run.
-    """
+    """The slowest and the most capped rank (share 0 to 1); of repeats, medians. ``over`` run: no window is known."""
 
     sm_clock_mhz: float | None
     slowest_rank: int | None
@@ -55,11 +48,7 @@ class RunClocks:
 
 @dataclass(frozen=True, kw_only=True)
 class Metrics:
-    """The figures of a run or of its repeats. Bytes, seconds, FLOPs; ``mfu`` and ``hfu`` are fractions.
-
-    ``problems``: by metric name, why a figure is absent or not good enough for a verdict. ``clocks``: None if no GPU
-    was sampled.
-    """
+    """The figures of a run or its repeats; ``mfu`` and ``hfu`` are fractions. ``problems``: why a figure is absent."""
 
     tflops_per_gpu: Summary | None
     step_time_s: Summary | None
@@ -90,11 +79,7 @@ PEAKS = tuple(each.name for each in fields(Metrics) if each.type == Peak | None)
 
 @dataclass(frozen=True)
 class Metric:
-    """A row of the table. ``gate``: the threshold that applies; None: reported only.
-
-    ``of``: the figures that ``value`` gets, for a metric that is no field of :class:`Metrics`. Their problems are its
-    problems.
-    """
+    """A row of the table. ``gate`` None: reported only. ``of``: the figures that ``value`` gets, if it is no field."""
 
     name: str
     title: str

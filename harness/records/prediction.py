@@ -8,10 +8,9 @@ Source = Literal["replayed", "estimated"]
 
 
 class StagePrediction(Frozen):
-    """The peak memory of a pipeline stage in bytes; its parts add up to ``total``. ``peak``: which of the three.
+    """The peak memory of a pipeline stage in bytes; its parts add up to ``total``. ``whole_run``: of all steps.
 
-    ``whole_run``: the peak of all steps; None in records from before it. Under CUDA graphs ``total`` is of later steps,
-    and ``pool`` what their private pools keep beside it.
+    Under CUDA graphs ``total`` is of later steps, and ``pool`` what their private pools keep beside it.
     """
 
     pp_rank: int
@@ -43,10 +42,9 @@ class StagePrediction(Frozen):
 
 
 class PredictionRecord(Frozen):
-    """A prediction. Seconds are None if time is not predicted (CPU). Ranges are (low, high).
+    """A prediction; None: not predicted. Ranges are (low, high). FLOPs are per step over all GPUs.
 
-    ``reserved_bytes``: by torch's allocator. ``fits_bytes``: the least that it can do with. Records from before them
-    have neither. ``recompute_flops`` and ``model_flops`` are per step over all GPUs.
+    ``reserved_bytes``: by torch's allocator. ``fits_bytes``: the least that it can do with.
     """
 
     peak_bytes: int

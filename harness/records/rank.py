@@ -95,10 +95,7 @@ class StepRecord(Frozen):
 
 
 class MemoryRecord(Frozen):
-    """Peak bytes of one rank; None: ``meter`` cannot measure it. ``static``: held between steps.
-
-    ``device_used``: by all processes (NVML). ``limit``: of this rank, if one was set.
-    """
+    """Peak bytes of one rank; None: not measured. ``device_used``: by all processes. ``static``: held between steps."""
 
     meter: str
     max_allocated_bytes: int | None = None

@@ -74,10 +74,7 @@ Status = Literal["ok", "oom", "failed", "interrupted"]
 
 
 class DeviceSample(Frozen):
-    """The NVML samples of one GPU during the run; None if NVML did not answer.
-
-    ``memory_api``: v1, of old drivers, counts memory reserved for the driver as ``used``; v2 does not.
-    """
+    """The NVML samples of one GPU; None: no answer. ``memory_api`` v1 counts the driver's reserve as ``used``."""
 
     uuid: str
     name: str

@@ -25,11 +25,7 @@ def write_atomically(path: Path, content: str | bytes | Frozen) -> None:
 
 
 def write_once(path: Path, content: str | bytes | Frozen) -> None:
-    """As :func:`write_atomically`, but FileExistsError if ``path`` exists.
-
-    A hard link claims the name in one step. A file system without hard links gets a check and a rename: if two writers
-    do this at the same instant, the later one wins.
-    """
+    """As :func:`write_atomically`, but FileExistsError if ``path`` exists; without hard links the later of two wins."""
     with _flushed(path, content) as temporary:
         try:
             path.hardlink_to(temporary)

@@ -7,12 +7,11 @@ from typing import Any, NamedTuple
 
 from harness.snapshot.fields import SnapshotFormatError, size, text
 from harness.snapshot.stacks import Owner, Stacks
-from harness.snapshot.values import FailedRequest, PrivatePool
+from harness.snapshot.values import FailedRequest
 from harness.units import MIB
 
 ALLOCATED, PENDING, INACTIVE = "active_allocated", "active_pending_free", "inactive"
 _DEFAULT_POOL = (0, 0)
-_MOST_POOLS = 50
 # An expandable segment gives back whole pages (c10/cuda/CUDACachingAllocator.cpp: kLargeBuffer, kSmallBuffer).
 _PAGE_BYTES = {"large": 20 * MIB, "small": 2 * MIB}
 
@@ -32,7 +31,7 @@ class Blocks:
     inactive_bytes: int = 0
     largest_free_bytes: int = 0
     has_expandable_segments: bool = False
-    pools: dict[str, list[int]] = field(default_factory=dict)
+    private_reserved_bytes: int = 0
     live_bytes: Counter[Owner] = field(default_factory=Counter)
     num_live: Counter[Owner] = field(default_factory=Counter)
 
@@ -44,11 +43,6 @@ class Blocks:
     def stranded_bytes(self) -> int:
         """Return the free bytes that cannot go back to the device, because their segment also has live blocks."""
         return self.inactive_bytes - self.releasable_bytes - self.private_free_bytes
-
-    @property
-    def private_pools(self) -> tuple[PrivatePool, ...]:
-        rows = sorted(self.pools.items(), key=lambda item: -item[1][0])[:_MOST_POOLS]
-        return tuple(PrivatePool(pool=name, reserved_bytes=r, allocated_bytes=a) for name, (r, a) in rows)
 
 
 def blocks_by_device(snapshot: dict[Any, Any], stacks: Stacks) -> dict[int, Blocks]:
@@ -78,19 +72,19 @@ def held_blocks(snapshot: dict[Any, Any], device: int) -> Iterator[HeldBlock]:
                     yield HeldBlock(address, num_bytes, stream, block.get("frames"))
 
 
-def _pool(value: Any) -> str:
-    """Return the pool's name; empty for the default pool, the only pool in snapshots without names."""
+def _is_private(value: Any) -> bool:
+    """Return whether a segment is of a private pool; snapshots without names have none."""
     if value is None:
-        return ""
+        return False
     first, second = value
     if type(first) is not int or type(second) is not int:
         raise SnapshotFormatError("segment_pool_id is not a pair of whole numbers")
-    return "" if (first, second) == _DEFAULT_POOL else f"({first}, {second})"
+    return (first, second) != _DEFAULT_POOL
 
 
 def _add(device: Blocks, entry: Any, stacks: Stacks) -> None:
     active, allocated, free = 0, 0, list[tuple[int, int]]()
-    total, pool = size(entry, "total_size"), _pool(entry.get("segment_pool_id"))
+    total, is_private = size(entry, "total_size"), _is_private(entry.get("segment_pool_id"))
     for address, num_bytes, state, block in _blocks(entry):
         device.num_blocks += 1
         if state == INACTIVE:
@@ -108,11 +102,8 @@ def _add(device: Blocks, entry: Any, stacks: Stacks) -> None:
     device.allocated_bytes += allocated
     device.pending_bytes += active - allocated
     device.has_expandable_segments |= entry.get("is_expandable") is True
-    _count_free(device, entry, free, is_private=bool(pool), is_empty=active == 0)
-    if pool:
-        sums = device.pools.setdefault(pool, [0, 0])
-        sums[0] += total
-        sums[1] += allocated
+    device.private_reserved_bytes += total * is_private
+    _count_free(device, entry, free, is_private=is_private, is_empty=active == 0)
 
 
 def _blocks(entry: Any) -> Iterator[tuple[int, int, str, Any]]:
@@ -150,16 +141,15 @@ RESERVING = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_
 _INCOMPLETE = "its history does not add up to the allocated memory: some kinds of events are missing (skip_actions)"
 
 
-def last_failure(entries: Sequence[Any], blocks: Blocks) -> tuple[FailedRequest | None, int, str]:
-    """Return the last failed request with the levels of then, how many did, and why levels are unknown."""
+def last_failure(entries: Sequence[Any], blocks: Blocks) -> tuple[FailedRequest | None, str]:
+    """Return the last failed request with the levels of then, and why they are unknown."""
     is_asked = any(entry.get("action") == "free_requested" for entry in entries)
     changes = {"alloc": 1, "free_requested" if is_asked else "free_completed": -1}
     found: FailedRequest | None = None
-    allocated, reserved, is_now, num_failures = blocks.requested_bytes, blocks.reserved_bytes, True, 0
+    allocated, reserved, is_now = blocks.requested_bytes, blocks.reserved_bytes, True
     for entry in reversed(entries):
         action = entry["action"]
         if action == "oom":
-            num_failures += 1
             found = found or FailedRequest(
                 request_bytes=size(entry, "size"),
                 device_free_bytes=size(entry, "device_free"),
@@ -172,5 +162,5 @@ def last_failure(entries: Sequence[Any], blocks: Blocks) -> tuple[FailedRequest 
             allocated -= changes[action] * size(entry, "size") if action in changes else 0
             reserved -= RESERVING[action] * size(entry, "size") if action in RESERVING else 0
     if found is not None and min(allocated, reserved) < 0:
-        return None, num_failures, _INCOMPLETE
-    return found, num_failures, ""
+        return None, _INCOMPLETE
+    return found, ""

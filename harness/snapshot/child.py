@@ -113,13 +113,12 @@ def summarise(snapshot: object, *, file: str, file_bytes: int) -> SnapshotSummar
 
 
 def _device(number: int, blocks: Blocks, history: Sequence[Any]) -> DeviceMemory:
-    failure, num_failures, problem = last_failure(history, blocks)
+    failure, problem = last_failure(history, blocks)
     return DeviceMemory(
         device=number,
         **{name: getattr(blocks, name) for name in DeviceMemory.model_fields if hasattr(blocks, name)},
         holders=_holders(blocks),
         failure=failure,
-        num_failures=num_failures,
         has_history=bool(history),
         history_problem=problem,
     )

@@ -70,7 +70,7 @@ def verdict(device: DeviceMemory) -> OomVerdict | None:
         free_bytes=free,
         allocated_bytes=failure.reserved_then_bytes - room,
         unallocated_bytes=room,
-        private_pool_bytes=sum(pool.reserved_bytes for pool in device.private_pools) or None,
+        private_pool_bytes=device.private_reserved_bytes or None,
     )
     return judged(figures, expandable_segments=device.has_expandable_segments)
 
@@ -119,7 +119,7 @@ def _failed(device: DeviceMemory, verdict: OomVerdict | None) -> str:
 
 
 def _sums(device: DeviceMemory) -> Table:
-    pools = sum(pool.reserved_bytes for pool in device.private_pools)
+    private = f"of {format_bytes(device.private_reserved_bytes)} in private pools (CUDA graphs)"
     expandable = ", expandable" if device.has_expandable_segments else ""
     blocks = f"{counted(device.num_segments, 'segment')}, {counted(device.num_blocks, 'block')}{expandable}"
     rows = [
@@ -128,7 +128,7 @@ def _sums(device: DeviceMemory) -> Table:
         ("pending", device.pending_bytes, "freed, but another stream may still use it"),
         ("releasable", device.releasable_bytes, "torch.cuda.empty_cache() returns it to the device"),
         ("stranded", device.stranded_bytes, "free, but in a segment with live blocks"),
-        ("private free", device.private_free_bytes, f"of {format_bytes(pools)} in private pools (CUDA graphs)"),
+        ("private free", device.private_free_bytes, private),
         ("largest free", device.largest_free_bytes, "the largest free block outside private pools"),
     ]
     always = ("reserved", "allocated", "stranded", "largest free")

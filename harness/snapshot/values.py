@@ -15,14 +15,6 @@ class Holder(Frozen):
     num_live: int
 
 
-class PrivatePool(Frozen):
-    """A private pool, as of CUDA graphs; only its owner can use its free blocks."""
-
-    pool: str
-    reserved_bytes: int
-    allocated_bytes: int
-
-
 class FailedRequest(Frozen):
     """The last request that failed. ``*_then``: levels of that moment. ``is_now``: nothing has changed since."""
 
@@ -50,14 +42,13 @@ class DeviceMemory(Frozen):
     pending_bytes: int
     releasable_bytes: int
     stranded_bytes: int
+    private_reserved_bytes: int
     private_free_bytes: int
     rounding_bytes: int
     largest_free_bytes: int
     has_expandable_segments: bool
-    private_pools: tuple[PrivatePool, ...] = ()
     holders: tuple[Holder, ...] = ()
     failure: FailedRequest | None = None
-    num_failures: int = 0
     has_history: bool = False
     history_problem: str = ""
 

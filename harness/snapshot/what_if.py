@@ -246,5 +246,5 @@ def _notes(history: _History, device: DeviceMemory) -> Iterator[str]:
             f"The history begins in mid-run with {blocks}: earlier peaks and gaps are unknown, "
             "so Reserved and Fits in may be too low."
         )
-    if device.private_pools:
+    if device.private_reserved_bytes:
         yield "A history does not name private pools: their blocks are replayed outside them, and figures may be low."

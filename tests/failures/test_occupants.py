@@ -3,7 +3,7 @@
 import pytest
 
 from harness.failures.allocator import Occupants, judged, occupants
-from harness.failures.verdict import AllocatorFigures, ProcessMemory, threshold
+from harness.failures.verdict import THRESHOLDS, AllocatorFigures, ProcessMemory
 from harness.units import GIB
 
 TWO = (ProcessMemory(1, 30 * GIB), ProcessMemory(2, 10 * GIB))
@@ -19,19 +19,19 @@ def test_the_process_just_above_its_allocator_is_this_one():
 @pytest.mark.parametrize(("spare", "recognised"), [(0, None), (-1, 30 * GIB)])
 def test_where_all_could_be_others_none_is_recognised(spare, recognised):
     """They and this process's 29 GiB fit into what is in use, to the rounding of the text."""
-    in_use = 69 * GIB - round(threshold("rounding_bytes")) + spare
+    in_use = 69 * GIB - round(THRESHOLDS["rounding_bytes"]) + spare
     figures = AllocatorFigures(processes=TWO, **FULL | {"free_bytes": 80 * GIB - in_use})
     assert occupants(figures).this_process_bytes == recognised
 
 
 @pytest.mark.parametrize(("below", "counted"), [(0, True), (1, False)])
 def test_a_small_gap_is_the_drivers_own(below, counted):
-    gap = round(threshold("foreign_bytes")) - below
+    gap = round(THRESHOLDS["foreign_bytes"]) - below
     assert (Occupants(GIB, (ProcessMemory(3, None),), gap).foreign_bytes == gap) is counted
 
 
 CARD = 100 * GIB  # of which a share in percent is a whole number of GiB
-ROUNDING, FOREIGN, OUTSIDE = (round(threshold(name)) for name in ("rounding_bytes", "foreign_bytes", "outside_bytes"))
+ROUNDING, FOREIGN, OUTSIDE = (round(THRESHOLDS[name]) for name in ("rounding_bytes", "foreign_bytes", "outside_bytes"))
 UNNAMED = {"total_bytes": CARD, "free_bytes": 2 * GIB, "allocated_bytes": 40 * GIB, "unallocated_bytes": GIB}
 IN_PIECES = {"total_bytes": CARD, "free_bytes": GIB, "allocated_bytes": 90 * GIB}
 ROOMY = {"total_bytes": CARD, "free_bytes": GIB, "allocated_bytes": 85 * GIB}
