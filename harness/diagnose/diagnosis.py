@@ -4,7 +4,7 @@ import re
 
 from harness.diagnose.allocator import account_of
 from harness.diagnose.fixes import Situation, fixes
-from harness.diagnose.stages import expected, stage_evidence, unexplained_bytes
+from harness.diagnose.stages import expected, stage_evidence
 from harness.diagnose.values import (
     NO_RULINGS,
     AllocatorAnswer,
@@ -80,19 +80,11 @@ def _evidence(case: Case, outlook: Outlook | None, rulings: Rulings) -> tuple[st
     if case.has_oom or case.status == "ok":
         found += stage_evidence(case)
     if outlook and outlook.fits_already:
-        found += _fitting(case)
+        found.append("A training step is predicted to fit.")
     others = [rank.reserved_bytes or 0 for rank in case.ranks if case.failed and rank.rank != case.failed.rank]
     if case.origin == "run" and case.fills_device and any(others):
         found.append(f"The other ranks held at most {format_bytes(max(others))} until then.")
     return tuple(found)
-
-
-def _fitting(case: Case) -> list[str]:
-    if not case.verdict.has_activations:
-        return ["A training step is predicted to fit."]
-    more = unexplained_bytes(case) or 0
-    rest = [f"The prediction does not account for {format_bytes(more)}."] if more > 0 else []
-    return ["The settings are predicted to fit as they are.", *rest] if case.fills_device else []
 
 
 def recognised(case: Case) -> tuple[Recognised, ...]:

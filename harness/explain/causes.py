@@ -1,7 +1,7 @@
 """Explains a difference: which causes can account for it."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from harness.explain.contrast import contrast
 from harness.explain.effects import by_effect
@@ -48,18 +48,11 @@ def _noise(metric: Metric, ours: Side, theirs: Side) -> float | None:
 
 
 def verdict(changes: Sequence[Change]) -> tuple[str, ...]:
-    """Say what is known of the noise of the changes."""
+    """Say what is not known of the changes."""
     if all(change.change is None for change in changes):
         return ("No metric has a value on both sides, so the list shows only what differs.",)
-
-    def titles(applies: Callable[[Change], bool]) -> str:
-        return ", ".join(BY_NAME[each.metric].title for each in changes if moved(each) and applies(each))
-
-    said = (
-        (titles(lambda each: each.is_noise), "may be noise; equal runs differ by as much"),
-        (titles(lambda each: each.noise is None), "the noise is unknown, because neither side has repeats"),
-    )
-    return tuple(f"{names}: {text}." for names, text in said if names)
+    unknown = ", ".join(BY_NAME[each.metric].title for each in changes if moved(each) and each.noise is None)
+    return (f"{unknown}: the noise is unknown, because neither side has repeats.",) if unknown else ()
 
 
 def advice(changes: Sequence[Change], causes: Sequence[Cause], *, is_published: bool) -> tuple[str, ...]:

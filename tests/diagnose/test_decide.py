@@ -136,14 +136,6 @@ def test_the_first_fix_is_to_raise_the_jobs_own_limit(case):
     assert plain(diagnosis_page(answer).answer.words).endswith(" Next: raise --memory_limit 40.")
 
 
-@pytest.mark.parametrize(("total", "unexplained"), [(None, None), (77.4, None), (70.0, "7.39 GiB"), ("exact", None)])
-def test_only_bytes_beyond_a_prediction_are_called_unexplained(case, predicted, total, unexplained):
-    total = needed_bytes(case(FULL)) / GIB if total == "exact" else total
-    answer = diagnose(case(FULL, prediction=predicted(total) if total else None), Outlook(fits_already=True))
-    found = [text for text in answer.evidence if " account " in text]
-    assert [f" {unexplained}." in text for text in found] == [True] * bool(unexplained)
-
-
 @pytest.mark.parametrize(("total", "place"), [(70.0, 0), (20.0, 1)])
 def test_settings_that_explain_too_little_are_checked_before_any_change(case, predicted, total, place):
     job = case(FULL, prediction=predicted(total))
