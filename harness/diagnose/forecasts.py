@@ -1,6 +1,6 @@
 """Predicts what each fix would do before it is recommended."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -142,13 +142,10 @@ def rulings_on(case: Case, host: Host) -> Rulings:
         env, problems = rank_environment(asked, host, LaunchSettings(), Nodes())
         return (*problems, *refused(asked, env))
 
-    known = spec.model_copy(update={"env": given_env(spec, dict(case.sources))}) if case.has_given_settings else spec
-    return Rulings(refused(known, None), start)
-
-
-def given_env(spec: ExperimentSpec, sources: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables given as options. A job of others may not have those of the recipe."""
-    return {name: value for name, value in spec.env.items() if sources.get(f"env.{name}", "").startswith("--")}
+    # A job of others may not have the variables of the recipe.
+    typed = {path.removeprefix("env.") for path, source in case.sources if source.startswith("--")}
+    env = {name: value for name, value in spec.env.items() if name in typed or not case.has_given_settings}
+    return Rulings(refused(spec.model_copy(update={"env": env}), None), start)
 
 
 def tried(case: Case, host: Host) -> Trials | None:

@@ -5,8 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from harness.experiment.experiment import PeftSpec
-from harness.explain.causes import NOTHING, advice, explain, moved
-from harness.explain.effects import EFFECTS, effect_of
+from harness.explain.causes import EFFECTS, NOTHING, advice, effect_of, explain, moved
 from harness.explain.facts import golden_side, run_side
 from harness.explain.values import GROUPS, Cause, Change
 from harness.judge.promotion import promote
