@@ -1,6 +1,7 @@
 """Judges what failed and decides which fixes to offer."""
 
 import re
+from dataclasses import replace
 
 from harness.diagnose.allocator import account_of
 from harness.diagnose.fixes import Situation, fixes
@@ -16,11 +17,14 @@ from harness.diagnose.values import (
     Rulings,
     Verdict,
     findings_text,
+    is_doubted,
 )
 from harness.experiment.rules.rulebook import Refusal, filled, refusals, without_unknown
 from harness.failures.entries import word_of
 from harness.failures.verdict import Confidence
 from harness.units import format_bytes, shortened
+
+_DOUBT = "The rules refuse the settings as given: {}. The job ran, so it had others. mbr-perf ignores these."
 
 
 def diagnose(
@@ -32,8 +36,11 @@ def diagnose(
     """Diagnose ``case``. The answer shows settings that cannot be the job's own, and ignores them."""
     symptoms = recognised(case)
     oom_class, confidence, reason = _class(case, symptoms)
-    known = Situation(case, oom_class, symptoms, outlook, rulings, allocator)
-    doubts = [_doubt(rulings)] if known.case is not case and case.status == "ok" else []
+    doubt = findings_text(rulings.job) if is_doubted(case, rulings) else ""
+    known = Situation(
+        replace(case, spec=None) if doubt else case, oom_class, symptoms, outlook, rulings, allocator, doubt
+    )
+    doubts = [_DOUBT.format(doubt)] if doubt and case.status == "ok" else []
     account = account_of(allocator, is_captured=case.is_captured) if allocator else ()
     is_conclusive = (
         bool(symptoms)
@@ -53,13 +60,6 @@ def diagnose(
         job=Job.of(case),
         expected=expected(case),
         allocator=allocator,
-    )
-
-
-def _doubt(rulings: Rulings) -> str:
-    return (
-        f"The rules refuse the settings as given: {findings_text(rulings.job)}. The job ran, so it had "
-        "other settings or software. mbr-perf ignores these."
     )
 
 

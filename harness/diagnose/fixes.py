@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 from harness.diagnose.allocator import SPLITS, own_settings, replaced_by
 from harness.diagnose.commands import allocator_line, ask_again, changed, command
@@ -15,8 +14,6 @@ from harness.diagnose.values import (
     Outlook,
     Recognised,
     Rulings,
-    findings_text,
-    is_doubted,
 )
 from harness.foreign.exporting import ToPaste, to_paste
 from harness.launch.environment_rows import EXPANDABLE_SEGMENTS
@@ -27,24 +24,19 @@ _NAN = "With FP8 and recompute: recompute core_attn only. If the loss is still n
 
 @dataclass(frozen=True)
 class Situation:
-    """Everything that fixes depend on. ``given``: the job with its settings as given; ``outlook``: what would fit."""
+    """Everything that fixes depend on. ``doubt``: the rules by which the settings as given cannot be the job's."""
 
-    given: Case
+    case: Case
     oom_class: str
     symptoms: tuple[Recognised, ...]
     outlook: Outlook | None
     rulings: Rulings
     allocator: AllocatorAnswer | None = None
-
-    @cached_property
-    def case(self) -> Case:
-        """Return the job; without its settings if the rules show that they are wrong."""
-        return replace(self.given, spec=None) if is_doubted(self.given, self.rulings) else self.given
+    doubt: str = ""
 
     @property
     def plan(self) -> Outlook | None:
-        is_open = self.outlook is not None and not self.outlook.fits_already
-        return self.outlook if is_open and self.case is self.given else None
+        return None if self.outlook and self.outlook.fits_already else self.outlook
 
 
 def fixes(known: Situation) -> tuple[Fix, ...]:
@@ -57,10 +49,9 @@ def fixes(known: Situation) -> tuple[Fix, ...]:
 
 
 def _settings(known: Situation) -> list[Fix]:
-    case = known.given
-    if is_doubted(case, known.rulings):
-        refused = findings_text(known.rulings.job)
-        text = f"The job cannot have run with the settings as given: {refused}. Pass the settings that it ran with."
+    case = known.case
+    if known.doubt:
+        text = f"The job cannot have run with the settings as given: {known.doubt}. Pass the settings that it ran with."
         return [] if case.status == "ok" else [Fix(text)]
     is_capacity = known.oom_class == "capacity" and case.verdict.recompute_helps
     line = ask_again(case) if is_capacity and case.spec is None else ""
