@@ -81,9 +81,9 @@ def _usage_errors_told() -> Iterator[None]:
         if context is not None and hasattr(error, "possibilities"):  # the dashes, which all share, are no likeness
             named = {name.strip("-"): name for each in context.command.get_params(context) for name in each.opts}
             if "model_recipe_name" in named:
-                from harness.cli.bridge import MEANINGS
+                from harness.cli.bridge import spellings
 
-                named |= {name.strip("-"): name for name in MEANINGS}
+                named |= {each.name.strip("-"): each.name for each in spellings().values()}
             error.possibilities = [named[each] for each in closest(str(error.option_name).strip("-"), named, 3)]
             usage = " ".join([context.command_path, *context.command.collect_usage_pieces(context)])
             error.message += f"; usage: {usage}" * (not error.possibilities)

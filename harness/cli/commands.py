@@ -148,7 +148,8 @@ class WholeShortOptions(HelpedCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse arguments, options of Megatron-Bridge too; a usage error (exit 2) names the nearest options."""
-        return super().parse_args(ctx, _with_own_options(self, spread(args, self.many)))
+        words = spread(args, self.many)
+        return super().parse_args(ctx, words if ctx.resilient_parsing else _with_own_options(self, words))
 
 
 class JobCommand(WholeShortOptions):
