@@ -20,8 +20,6 @@ from harness.records.strict_yaml import table_in
 from harness.units import GB, MIB, counted
 
 _ALL_RANKS = "allranks"
-# One report per rank and iteration. Later reports are left out, with a note.
-_MAX_MEMORY_REPORTS = 200_000
 _MAX_NOTES = 5
 _LARGEST = 1e100
 _MOST_MEMORY = 1e9  # GB or MB of one rank
@@ -50,17 +48,7 @@ def opened_logs(paths: Iterable[str | Path]) -> "tuple[LogReader, Iterator[LogLi
     chosen = [source for source in sources if _ALL_RANKS in source.name] or list(sources)
     reader = LogReader()
     reader.sources = [source.name for source in chosen]
-    if len(chosen) < len(sources):
-        reader.notes.append(
-            f"{counted(len(sources) - len(chosen), 'other file')} left out: {chosen[0].name} holds all ranks"
-        )
-    return reader, _fed(reader, log_lines([source.path or "-" for source in chosen]))
-
-
-def _fed(reader: "LogReader", lines: Iterator[LogLine]) -> Iterator[LogLine]:
-    for line in lines:
-        reader.feed(line)
-        yield line
+    return reader, map(reader.feed, log_lines([source.path or "-" for source in chosen]))
 
 
 class LogReader:
@@ -68,21 +56,20 @@ class LogReader:
 
     def __init__(self) -> None:
         self.sources: list[str] = []
-        self.notes: list[str] = []
-        self._attempts = _Attempts()
-        self._waiting: dict[str, _StepTimes] = {}
+        self._notes: list[str] = []
+        self._known: dict[int, Iteration] = {}
+        self._restarts: list[int] = []
+        self._waiting: dict[str, list[_StepTime]] = {}
+        self._num_lost = self._num_lines = self._open_line = 0
         self._memory: list[RankMemory] = []
-        self._num_memory = self._num_cut = self._num_lines = self._open_line = 0
-        self._has_other_losses = False
-        self._first_cut = ""
+        self._has_other_losses = self._ended = False
         self._times: list[str | None] = [None, None]
         self._total: int | None = None
         self._world_size: int | None = None
-        self._ended = False
         self._signs: set[LogFormat] = set()
 
-    def feed(self, line: LogLine) -> None:
-        """Take one line of the log. Most lines hold no record; a line may also hold several."""
+    def feed(self, line: LogLine) -> LogLine:
+        """Take one line of the log, and return it. Most lines hold no record; a line may also hold several."""
         self._num_lines += 1
         text = line.text
         if line.time:
@@ -90,7 +77,7 @@ class LogReader:
         if "iteration" in text:
             self._iterations(line)
             if text.startswith("iteration "):
-                return
+                return line
         if "Step Time" in text:
             self._step_times(line)
         if "memory (" in text:
@@ -99,15 +86,18 @@ class LogReader:
             self._world_size = self._world_size or int(size[1] or size[2])
         if any(word in text for word in _MAY_END):
             self._ended = self._ended or bool(_ENDS.search(text))
+        return line
 
     def finish(self) -> ForeignLog:
         """Return everything that was read."""
-        known = tuple(self._attempts.known.values())
+        known = tuple(self._known.values())
         if self._open_line == self._num_lines and len(known) > 1:
             known = known[:-1]  # the end of the log was still being written
         iterations = self._with_lone_step_times(known)
         times: list[str | None] = [iteration.time for iteration in iterations if iteration.time]
         times = times or self._times
+        if num_lost := self._num_lost + sum(map(len, self._waiting.values())):
+            self._notes.append(f"{counted(num_lost, 'line')} of 'Step Time' without an iteration")
         return ForeignLog(
             format="bridge" if "bridge" in self._signs else next(iter(self._signs), None),
             sources=tuple(self.sources),
@@ -116,19 +106,19 @@ class LogReader:
             total=self._total,
             world_size=self._world_size,
             ended=self._ended,
-            restarts=tuple(self._attempts.restarts),
+            restarts=tuple(self._restarts),
             num_lines=self._num_lines,
             first_time=times[0],
             last_time=times[-1],
             has_other_losses=self._has_other_losses,
-            notes=(*self.notes, *self._attempts.notes[:_MAX_NOTES], *self._notes_at_the_end()),
+            notes=tuple(self._notes),
         )
 
     def _step_times(self, line: LogLine) -> None:
         for match in _STEP_TIME.finditer(line.text):
             if (tflops := _number(match[2])) is not None:
                 self._signs.add("bridge")
-                self._steps_of(line).add(_StepTime(float(match[1]), tflops, line.source, line.number))
+                self._waiting.setdefault(line.source, []).append(_StepTime(float(match[1]), tflops))
 
     def _iterations(self, line: LogLine) -> None:
         text = line.text
@@ -140,16 +130,32 @@ class LogReader:
             values: dict[str, Any] = self._values(whole)
             self._total, self._ended = int(match[2]), False
             self._open_line = self._num_lines if rest.strip() else 0
-            if is_cut := ":" in rest:
-                self._num_cut += 1
-                self._first_cut = self._first_cut or line.where
             if line.time and "." in line.time:
                 self._signs.add("megatron-lm")
-            step = self._steps_of(line).take(values.get("step_time_s"))
+            step = self._step_of(line.source, values.get("step_time_s"))
             if step is not None:
                 values.setdefault("tflops_per_gpu", step.tflops_per_gpu)
-            new = Iteration(int(match[1]), line.where, rank=line.rank, time=line.time, is_cut=is_cut, **values)
-            self._attempts.add(new)
+            made = Iteration(int(match[1]), line.where, rank=line.rank, time=line.time, is_cut=":" in rest, **values)
+            self._take(made)
+
+    def _take(self, new: Iteration) -> None:
+        """Take an iteration.
+
+        A repeated one with the same figures comes from another rank or another file. With other figures, the job went
+        back to a checkpoint: drop the iterations that it had done from there on.
+        """
+        known = self._known.get(new.number)
+        if known is not None and _is_the_same(known, new):
+            missing = {name: getattr(new, name) for name in _ALL if getattr(known, name) is None}
+            self._known[new.number] = replace(known, **missing)
+            return
+        if self._known and new.number <= (last := next(reversed(self._known))):
+            self._restarts.append(new.number)
+            if len(self._restarts) <= _MAX_NOTES:
+                self._notes.append(f"the job restarted: from iteration {last} back to {new.number} ({new.where})")
+            while self._known and next(reversed(self._known)) >= new.number:
+                self._known.popitem()
+        self._known[new.number] = new
 
     def _values(self, parts: Iterable[str]) -> dict[str, float]:
         """Return the fields of an iteration; of a repeated one the first."""
@@ -181,70 +187,35 @@ class LogReader:
                 if name.strip() in _COUNTERS and value is not None and 0 <= value < _MOST_MEMORY:
                     counters.setdefault(_COUNTERS[name.strip()], round(value * unit))
             self._signs.add("bridge" if unit == GB else "megatron-lm")
-            self._num_memory += 1
-            if len(self._memory) < _MAX_MEMORY_REPORTS:
-                self._memory.append(RankMemory(int(match[1]), int(match[2]), line.where, **counters))
+            self._memory.append(RankMemory(int(match[1]), int(match[2]), line.where, **counters))
 
-    def _steps_of(self, line: LogLine) -> "_StepTimes":
-        return self._waiting.setdefault(line.source, _StepTimes())
+    def _step_of(self, source: str, seconds: float | None) -> "_StepTime | None":
+        """Take the Step Time line that agrees best with an iteration's time; the lines before it are lost.
+
+        If several agree equally, take the oldest: rank 0 may be an iteration ahead of the rank that prints iterations.
+        """
+        waiting = self._waiting.get(source, [])
+        if seconds is None:
+            chosen = waiting[-1:]
+        else:
+            within = _OTHER if len(waiting) == 1 else _CLOCKS
+            chosen = [step for step in waiting if step.agrees(seconds, within=within)]
+        best = min(chosen, key=lambda step: abs(step.seconds - (seconds or 0.0)), default=None)
+        num_before = waiting.index(best) if best else len(waiting)
+        self._num_lost += num_before
+        del waiting[: num_before + 1]
+        return best
 
     def _with_lone_step_times(self, iterations: tuple[Iteration, ...]) -> tuple[Iteration, ...]:
         """Use rank 0's lines from a separate file only if every time agrees with the other rank's times."""
-        if any(iteration.tflops_per_gpu is not None for iteration in iterations):
+        left = [steps for steps in self._waiting.values() if steps]
+        if self._num_lost or len(left) != 1 or len(left[0]) != len(iterations):
             return iterations
-        left = [steps for steps in self._waiting.values() if steps.waiting]
-        steps = left[0].waiting if len(left) == 1 and not left[0].num_lost else []
-        if not steps or len(steps) != len(iterations):
+        pairs = list(zip(iterations, left[0], strict=True))
+        if not all(row.tflops_per_gpu is None and step.agrees(row.step_time_s) for row, step in pairs):
             return iterations
-        if not all(step.agrees(row.step_time_s) for step, row in zip(steps, iterations, strict=True)):
-            return iterations
-        self.notes.append(
-            f"{counted(len(steps), 'line')} of 'Step Time' in {steps[0].source} matched to iterations in order; every "
-            f"time agrees"
-        )
-        left[0].waiting = []
-        return tuple(
-            replace(row, tflops_per_gpu=step.tflops_per_gpu) for row, step in zip(iterations, steps, strict=True)
-        )
-
-    def _notes_at_the_end(self) -> Iterator[str]:
-        if self._num_cut:
-            yield f"{counted(self._num_cut, 'line')} of iterations cut short, first at {self._first_cut}"
-        if len(self._memory) < self._num_memory:
-            yield f"{self._num_memory - len(self._memory)} of {self._num_memory} memory reports left out"
-        for steps in self._waiting.values():
-            steps.lose(len(steps.waiting))
-        lost = [steps for steps in self._waiting.values() if steps.first_lost]
-        if lost and (first := lost[0].first_lost):
-            count = counted(sum(steps.num_lost for steps in lost), "line")
-            yield f"{count} of 'Step Time' without an iteration, first at {first.source}:{first.number}"
-
-
-class _Attempts:
-    """The values of each iteration from the last attempt that trained it, in order of their numbers."""
-
-    def __init__(self) -> None:
-        self.known: dict[int, Iteration] = {}
-        self.restarts: list[int] = []
-        self.notes: list[str] = []
-
-    def add(self, new: Iteration) -> None:
-        """Add the line of an iteration.
-
-        A repeated iteration with the same figures comes from another rank or another file. With other figures, the job
-        went back to a checkpoint: drop the iterations that it had done from there on.
-        """
-        known = self.known.get(new.number)
-        if known is not None and _is_the_same(known, new):
-            missing = {name: getattr(new, name) for name in _ALL if getattr(known, name) is None}
-            self.known[new.number] = replace(known, **missing)
-            return
-        if self.known and new.number <= (last := next(reversed(self.known))):
-            self.restarts.append(new.number)
-            self.notes.append(f"the job restarted: from iteration {last} back to {new.number} ({new.where})")
-            while self.known and next(reversed(self.known)) >= new.number:
-                self.known.popitem()
-        self.known[new.number] = new
+        self._waiting.clear()
+        return tuple(replace(row, tflops_per_gpu=step.tflops_per_gpu) for row, step in pairs)
 
 
 _ALL = tuple(each.name for each in fields(Iteration))
@@ -261,7 +232,6 @@ _ROUNDING_S = 0.006
 _CLOCKS = 0.02
 # A single line directly before belongs to the iteration, unless the two times differ too much.
 _OTHER = 0.25
-_MAX_WAITING = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,44 +240,9 @@ class _StepTime:
 
     seconds: float
     tflops_per_gpu: float
-    source: str
-    number: int
 
     def agrees(self, seconds: float | None, *, within: float = _CLOCKS) -> bool:
         return seconds is not None and abs(self.seconds - seconds) <= _ROUNDING_S + within * seconds
-
-
-class _StepTimes:
-    """Step Time lines of one stream that wait for their iteration; the oldest of very many are lost."""
-
-    def __init__(self) -> None:
-        self.waiting: list[_StepTime] = []
-        self.num_lost = 0
-        self.first_lost: _StepTime | None = None
-
-    def add(self, step: _StepTime) -> None:
-        self.waiting.append(step)
-        self.lose(len(self.waiting) - _MAX_WAITING)
-
-    def lose(self, count: int) -> None:
-        if count > 0:
-            self.num_lost += count
-            self.first_lost = self.first_lost or self.waiting[0]
-            del self.waiting[:count]
-
-    def take(self, seconds: float | None) -> _StepTime | None:
-        """Take the line that agrees best with an iteration's time; lose the lines before it.
-
-        If several agree equally, take the oldest: rank 0 may be an iteration ahead of the rank that prints iterations.
-        """
-        if seconds is None:
-            chosen = self.waiting[-1:]
-        else:
-            within = _OTHER if len(self.waiting) == 1 else _CLOCKS
-            chosen = [step for step in self.waiting if step.agrees(seconds, within=within)]
-        best = min(chosen, key=lambda step: abs(step.seconds - (seconds or 0.0)), default=None)
-        self.lose(self.waiting.index(best) if best else len(self.waiting))
-        return self.waiting.pop(0) if best else None
 
 
 def _bodies(word: str, beginning: re.Pattern[str], text: str) -> Iterator[tuple[re.Match[str], str]]:

@@ -49,7 +49,7 @@ def test_a_missing_iteration_does_not_shift_the_others(read):
     lines = [step_time(21.0, 30.0), step_time(0.9, 700.0), iteration(2, 3)]
     log = read("\n".join([*lines, step_time(0.95, 690.0), iteration(3, 3, 0.95)]))
     assert throughputs(log) == {2: 700.0, 3: 690.0}
-    assert [note.startswith("1 line") and note.endswith(f"{log.sources[0]}:1") for note in log.notes] == [True]
+    assert [note.startswith("1 line") for note in log.notes] == [True]
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_step_times_of_a_file_of_their_own_are_bound_where_every_time_agrees_and
     log = read(rank_0=first, rank_7=last)
     assert list(throughputs(log).values()) == [each and pytest.approx(each, rel=1e-4) for each in expected]
     assert [item.rank for item in log.iterations] == [7, 7, 7]
-    assert log.notes[0].startswith("2 lines of 'Step Time'") == (None in expected)
+    assert [note.startswith("2 lines of 'Step Time'") for note in log.notes] == [True] * (None in expected)
 
 
 def test_a_field_that_was_cut_off_is_missing_not_smaller(read):
@@ -71,7 +71,6 @@ def test_a_field_that_was_cut_off_is_missing_not_smaller(read):
     log = read(cut + "\nsrun: interrupted")
     assert log.iterations[1].loss is None
     assert log.iterations[1].step_time_s == 0.9
-    assert log.notes[0].startswith("1 line")
     line = memory_mb(0, 1, 24330.19, 56079.48, 59235.0, 59235.0)
     (memory,) = read(line[: line.rindex("59235") + 3]).memory
     assert (memory.max_allocated_bytes, memory.max_reserved_bytes) == (round(56079.48 * 2**20), None)
