@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from harness.errors import BadRequestError, raise_all
+from harness.errors import BadRequestError, Problems
 from harness.experiment.experiment import MeasureSpec
 from harness.foreign.log import ForeignLog, LogFormat
 from harness.records.golden import GoldenRecord
@@ -31,15 +31,13 @@ _MEMORY_BY_STEP = {
 }
 _PEAKS = {"max_allocated_bytes": "peak_allocated_bytes", "max_reserved_bytes": "peak_reserved_bytes"}
 _WRAPPERS = ("baseline", "current")
-_INFERENCE = ("input_prompt", "generated_text")
 
 _STEP = re.compile(r"[0-9]{1,9}")
 _DATE = re.compile(r"(\d{1,4})[.\-/_](\d{1,2})[.\-/_](\d{1,4})(?:\D.*)?", re.DOTALL)
 _MISSING = {"nan", "inf", "-inf"}
 _MAX_BYTES = 256 * 1024**2
 _MAX_PROBLEMS = 10
-_MAX_KEYS = 8
-_LARGEST, _SMALLEST = 1e18, 1e-100
+_LARGEST = 1e18
 
 GoldenFormat = LogFormat | Literal["mbr-perf"]
 
@@ -113,59 +111,50 @@ def read_foreign_golden(path: Path) -> ForeignGolden:
     document = parse_json(read_text(path, str(path), most_bytes=_MAX_BYTES), str(path), parse_constant=float)
     if document.keys() >= {"promoted_by", "metrics"}:
         return _of_mbr_perf(path, read_golden(path))
-    parts = [document, *(part for part in document.values() if isinstance(part, dict))]
-    if found := next((name for part in parts for name in _INFERENCE if name in part), None):
-        raise BadRequestError(
-            f"{path}: golden values of an inference test of Megatron-LM ({found!r}), not of training",
-            remedy="name the golden values of a training test; they have 'iteration-time' or 'lm loss'",
-        )
     reading = _Reading(path)
     golden = (_of_megatron_lm if looks_like_megatron_lm(document) else _of_bridge)(reading, document)
-    raise_all([*reading.found.values()][:_MAX_PROBLEMS])
+    reading.problems.raise_if_any()
     return golden
 
 
 class _Reading:
-    """Reads the values of a file; ``found`` has the first problem of each kind and metric."""
+    """Reads the values of a file, and notes the first problems."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.found: dict[tuple[str, ...], BadRequestError] = {}
+        self.path, self.problems = path, Problems()
 
     def refuse(self, *words: str) -> None:
-        kind = tuple(word for word in words if not word.isdecimal())
-        self.found.setdefault(kind, BadRequestError(": ".join((str(self.path), *words))))
+        if len(self.problems.found) < _MAX_PROBLEMS:
+            self.problems.add(": ".join((str(self.path), *words)))
 
-    def table(self, value: object, keys: tuple[str, ...], what: str) -> Mapping[str, object]:
+    def table(self, value: object, *keys: str) -> Mapping[str, object]:
         if isinstance(value, dict):
             return value
-        self.refuse(*keys, f"must be an object {what}, is {_shown(value)}")
+        self.refuse(*keys, f"must be an object, is {_shown(value)}")
         return {}
 
     def number(self, value: Any, *keys: str) -> float | None:
         """Return the number; NaN where the metric may have one, None for null and for anything else."""
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if is_number and (value == 0 or _SMALLEST <= abs(value) <= _LARGEST):
+        if is_number and abs(value) <= _LARGEST:
             return float(value)
-        if is_number and keys[-1] in _MAY_BE_NAN and not abs(value) < math.inf:  # isfinite overflows for a long integer
+        if keys[-1] in _MAY_BE_NAN and isinstance(value, float):
             return math.nan
         if value is not None:
-            is_far = is_number and not (isinstance(value, float) and math.isnan(value))
-            self.refuse(*keys, "the number is out of range" if is_far else f"{_shown(value)} is not a number")
+            self.refuse(*keys, f"{_shown(value)} is not a number up to {_LARGEST:g}")
         return None
 
     def series(self, metric: object, name: str) -> dict[int, float]:
         """Return the values of one of Megatron-LM's metrics by step, without those that it says it lacks."""
-        table = self.table(metric, (name,), "with values")
+        table = self.table(metric, name)
         values, start, interval = table.get("values"), table.get("start_step"), table.get("step_interval")
         if isinstance(values, list):
-            if isinstance(start, int) and isinstance(interval, int) and start >= 0 and interval > 0:
-                values = {str(start + index * interval): value for index, value in enumerate(values)}
-            else:
+            if not (isinstance(start, int) and isinstance(interval, int) and start >= 0 and interval > 0):
                 self.refuse(name, "a list of values needs start_step and step_interval")
                 return {}
+            values = {str(start + index * interval): value for index, value in enumerate(values)}
         found: dict[int, float] = {}
-        for key, value in self.table(values, (name, "values"), "of steps").items() if table else ():
+        for key, value in self.table(values, name, "values").items() if table else ():
             if not _STEP.fullmatch(key):
                 self.refuse(name, "values", key, "not a step number")
             elif not (isinstance(value, str) and value.lower() in _MISSING):
@@ -184,9 +173,8 @@ def _of_megatron_lm(reading: _Reading, document: Mapping[str, object]) -> Foreig
     series = {name: reading.series(document[name], name) for name in known if name in document}
     of_steps = [series.get(name, {}) for name in _OF_MEGATRON_LM]
     numbers = sorted({step for values in of_steps for step in values})
-    if not numbers and not reading.found:
-        listed = ", ".join(map(repr, list(document)[:_MAX_PROBLEMS]))
-        reading.refuse(f"neither {_OF_MEGATRON_LM[0]} nor {LOSS} has a value; its metrics: {listed}")
+    if not numbers and not reading.problems.found:
+        reading.refuse(f"neither {_OF_MEGATRON_LM[0]} nor {LOSS} has a value; its metrics: {_listed(document)}")
     left_out = sorted(set(document) - set(known))
     return ForeignGolden(
         reading.path,
@@ -206,12 +194,10 @@ def _of_bridge(reading: _Reading, document: Mapping[str, object]) -> ForeignGold
     layout, inner, notes = _unwrapped(reading, document)
     steps: dict[int, GoldenStep] = {}
     for key in sorted(filter(_STEP.fullmatch, inner), key=int):
-        step = reading.table(inner[key], (key,), "of metrics")
+        step = reading.table(inner[key], key)
         seconds, tflops, loss = (reading.number(step.get(name), key, name) for name in (TIME_MS, THROUGHPUT, LOSS))
         steps[int(key) + 1] = GoldenStep(None if seconds is None else seconds / 1000, tflops, loss)
     sizes = {name: reading.number(inner.get(key), key) for key, name in MEMORY.items()}
-    if not steps and not reading.found:
-        reading.found["",] = _unknown_layout(reading.path, inner)
     memory = {name: round(size * GB) for name, size in sizes.items() if size is not None}
     whole = inner.get(OF_WHOLE_RUN) == 1
     return ForeignGolden(reading.path, "bridge", layout, steps, memory=memory, of_whole_run=whole, notes=notes)
@@ -221,14 +207,18 @@ def _unwrapped(reading: _Reading, document: Mapping[str, object]) -> tuple[str, 
     """Return the name of the layout, the flat part of the file (of several snapshots the newest), and a note on it."""
     if _has_steps(document):
         return "flat", document, ()
-    if name := next((name for name in _WRAPPERS if name in document), None):
-        return name, reading.table(document[name], (name,), "of steps"), ()
-    snapshots = {name: part for name, part in document.items() if isinstance(part, dict) and _has_steps(part)}
-    if not snapshots:
-        raise _unknown_layout(reading.path, document)
-    name = max(snapshots, key=_date)
-    note = f"{reading.path} holds {len(snapshots)} snapshots; mbr-perf reads {name}"
-    return f"snapshot {name}", snapshots[name], (note,) if len(snapshots) > 1 else ()
+    parts = {name: part for name, part in document.items() if isinstance(part, dict) and _has_steps(part)}
+    if name := next((name for name in _WRAPPERS if name in parts), None):
+        return name, parts[name], ()
+    if not parts:
+        raise BadRequestError(
+            f"{reading.path}: unknown layout of golden values; its keys: {_listed(document)}",
+            remedy="Megatron-Bridge: steps '0', '1', ... or baseline, current, MM.DD.YY around them; "
+            "Megatron-LM: metrics with start_step and values",
+        )
+    name = max(parts, key=_date)
+    note = f"{reading.path} holds {len(parts)} snapshots; mbr-perf reads {name}"
+    return f"snapshot {name}", parts[name], (note,) if len(parts) > 1 else ()
 
 
 def _date(name: str) -> tuple[int, ...]:
@@ -244,14 +234,8 @@ def _has_steps(document: Mapping[str, object]) -> bool:
     return any(map(_STEP.fullmatch, document))
 
 
-def _unknown_layout(path: Path, document: Mapping[str, object]) -> BadRequestError:
-    keys = ", ".join(repr(key[:40]) for key in list(document)[:_MAX_KEYS]) or "none"
-    more = f" and {len(document) - _MAX_KEYS} more" if len(document) > _MAX_KEYS else ""
-    return BadRequestError(
-        f"{path}: unknown layout of golden values; its keys: {keys}{more}",
-        remedy="Megatron-Bridge: steps '0', '1', ... or baseline, current, MM.DD.YY around them; "
-        "Megatron-LM: metrics with start_step and values",
-    )
+def _listed(document: Mapping[str, object]) -> str:
+    return shortened(", ".join(map(repr, document)), 200) or "none"
 
 
 def _of_mbr_perf(path: Path, golden: GoldenRecord) -> ForeignGolden:
@@ -263,26 +247,19 @@ def _of_mbr_perf(path: Path, golden: GoldenRecord) -> ForeignGolden:
             f"{path}: has neither throughput nor step time, so a log cannot be compared with it",
             remedy="import the log, which also compares memory: mbr-perf import --log FILE -mr RECIPE -g GPU",
         )
-    steps = dict.fromkeys(range(1, 1 + (golden.max_steps or MeasureSpec().max_steps)), step)
     peaks = {key: round(values[name]) for key, name in _PEAKS.items() if name in values}
-    where = golden.measured_on
-    software = [f"{name} {version}" for name, version in where.versions.items() if version]
-    driver = [f"driver {where.driver_version}"] if where.driver_version else []
-    unproven = ", ".join([golden.recipe, golden.recompute, where.device_name or golden.gpu, *driver, *software])
     notes = (
-        f"not checked, because a log does not prove them: hardware, software, and settings that it does not print. "
-        f"The golden is for {unproven}",
+        "not checked, because a log does not prove them: hardware, software, and settings that it does not print",
         "the golden's throughput is by the formula of mbr-perf, the log's by that of its trainer",
         *golden.caveats,
     )
     batch = golden.spec.get("batch")
     size = batch.get("global_batch_size") if isinstance(batch, dict) else None
-    layout = f"{golden.kind}, median of {counted(golden.num_runs, 'run')}"
     return ForeignGolden(
         path,
         "mbr-perf",
-        layout,
-        steps,
+        f"{golden.kind}, median of {counted(golden.num_runs, 'run')}",
+        dict.fromkeys(range(1, 1 + (golden.max_steps or MeasureSpec().max_steps)), step),
         memory=peaks,
         of_whole_run=True,
         num_gpus=golden.num_gpus,
