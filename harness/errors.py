@@ -99,30 +99,13 @@ def nearest(name: str, known: Iterable[str], count: int = 1) -> str:
 
 
 def closest(name: str, known: Iterable[str], count: int = 1, cutoff: float = 0.6) -> list[str]:
-    """Return at most ``count`` of the ``known`` names that look like ``name``, nearest first.
-
-    Names that differ in their numbers alone come first, nearest number first: for ``llama3_7b``, ``llama3_8b`` comes
-    before ``llama3_70b``, which has more letters in common.
-    """
+    """Return at most ``count`` of the ``known`` names that look like ``name``, nearest first; of numbers alone, too."""
     import difflib  # ranks import this file, and need no suggestions
-
-    close = difflib.get_close_matches(name, known, n=max(count, 10), cutoff=cutoff)
-    return sorted(close, key=lambda match: _numbers_apart(name, match))[:count]
-
-
-def _numbers_apart(name: str, other: str) -> float:
-    """Return the distance of the numbers in two names, as powers of e; infinite if the words differ too.
-
-    Extra digits behind a number of several digits count as no distance: ``h1000`` is nearest to ``h100``.
-    """
-    import math
     import re
 
-    parts, others = re.split(r"(\d+)", name), re.split(r"(\d+)", other)
-    if parts[::2] != others[::2]:
-        return math.inf
-    pairs = zip(parts[1::2], others[1::2], strict=True)
-    return sum(0.0 if len(b) > 1 and a.startswith(b) else abs(math.log((int(a) + 1) / (int(b) + 1))) for a, b in pairs)
+    close = difflib.get_close_matches(name, known, n=max(count, 10), cutoff=cutoff)
+    words = re.sub(r"\d+", "0", name)
+    return sorted(close, key=lambda match: re.sub(r"\d+", "0", match) != words)[:count]
 
 
 @contextmanager

@@ -1,12 +1,13 @@
 """Conversions, formatting and the order of versions. Inside the program, values are bytes, seconds, FLOP and UTC."""
 
-import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from itertools import groupby
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
+
+from packaging.version import Version
 
 GIB = 1024**3
 MIB = 1024**2
@@ -116,45 +117,14 @@ def utc_time(text: str) -> datetime:
         raise ValueError(f"{text!r} is out of the calendar in UTC") from error
 
 
-_VERSION = re.compile(
-    r"v?(?P<release>\d+(?:\.\d+)*)"
-    r"(?:[-_.]?(?P<pre>a|b|c|rc|alpha|beta|preview)[-_.]?(?P<pre_number>\d*))?"
-    r"(?:[-_.]?(?P<post>post)[-_.]?(?P<post_number>\d*))?"
-    r"(?:[-_.]?(?P<dev>dev)[-_.]?(?P<dev_number>\d*))?"
-    r"(?:\+[a-z0-9]+(?:[-_.][a-z0-9]+)*)?",
-    re.IGNORECASE,
-)
-_PHASES = {"a": 0, "alpha": 0, "b": 1, "beta": 1, "c": 2, "rc": 2, "preview": 2}
-_DEV_ONLY, _FINAL = -1, 3
-
-
-class Version(NamedTuple):
-    """A PEP 440 version without epoch, ordered as PEP 440 orders it; the local part (``+cu128``) does not count.
-
-    >>> parse_version("0.18.0rc2") < parse_version("0.18") < parse_version("0.18.0.post1")
-    True
-    """
-
-    release: tuple[int, ...]
-    phase: tuple[int, int]
-    post: int
-    final: bool
-    dev: int
-
-
 @cache
 def parse_version(text: str) -> Version:
-    """Read ``1.2.3``, ``2.6.0dev0``, ``0.18rc1`` or ``2.7.0.post1+cu128``; ValueError for anything else."""
-    match = _VERSION.fullmatch(text.strip())
-    if match is None:
-        raise ValueError(f"{text!r} is not a version such as 0.16.1, 0.18rc1 or 0.20.0dev0")
-    release = re.sub(r"(\.0+)+$", "", match["release"])
-    pre, post, dev = match["pre"], match["post"], match["dev"]
-    phase = _PHASES[pre.lower()] if pre else _DEV_ONLY if dev and not post else _FINAL
-    return Version(
-        release=tuple(map(int, release.split("."))),
-        phase=(phase, int(match["pre_number"] or 0)),
-        post=int(match["post_number"] or 0) if post else -1,
-        final=dev is None,
-        dev=int(match["dev_number"] or 0),
-    )
+    """Read ``1.2.3``, ``0.18rc1`` or ``2.7.0.post1+cu128``, without its local part; ValueError for anything else.
+
+    >>> parse_version("0.18.0rc2") < parse_version("0.18") < parse_version("0.18.0.post1+cu128")
+    True
+    """
+    try:
+        return Version(Version(text).public)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a version such as 0.16.1, 0.18rc1 or 0.20.0dev0") from None

@@ -9,9 +9,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
 
+from packaging.version import Version
+
 from harness.errors import BadRequestError
 from harness.experiment.model import MOST, ModelSpec, ParallelismSpec
-from harness.units import Version, parse_version
+from harness.units import parse_version
 
 LAYER_CODES = "ELtm"
 _ITEM, _GROUP = re.compile(r"([ELtm|])\*(\d+)"), re.compile(r"\(([^()]*)\)\*(\d+)")

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
-from harness.units import Version, parse_version
+from packaging.version import Version
+
+from harness.units import parse_version
 
 if TYPE_CHECKING:  # help and completion read the names, and pydantic takes longer to import than they take
     from harness.experiment.experiment import ExperimentSpec

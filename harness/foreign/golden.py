@@ -198,6 +198,8 @@ def _of_bridge(reading: _Reading, document: Mapping[str, object]) -> ForeignGold
         seconds, tflops, loss = (reading.number(step.get(name), key, name) for name in (TIME_MS, THROUGHPUT, LOSS))
         steps[int(key) + 1] = GoldenStep(None if seconds is None else seconds / 1000, tflops, loss)
     sizes = {name: reading.number(inner.get(key), key) for key, name in MEMORY.items()}
+    if not reading.problems.found and all(step == GoldenStep() for step in steps.values()):
+        reading.refuse(f"no step has {LOSS!r}, {TIME_MS!r} or {THROUGHPUT!r}")
     memory = {name: round(size * GB) for name, size in sizes.items() if size is not None}
     whole = inner.get(OF_WHOLE_RUN) == 1
     return ForeignGolden(reading.path, "bridge", layout, steps, memory=memory, of_whole_run=whole, notes=notes)

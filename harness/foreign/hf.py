@@ -3,7 +3,7 @@
 Sources: the config classes of transformers 5.23.0 (defaults), Megatron-Bridge @067f987 (models/*/*_bridge.py).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,6 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
 }
 """The model classes that mbr-perf can train, as `architectures` of a file names them; the table describes its keys."""
 
-_MISSING: Mapping[str, str] = _TABLE["missing"]
 _MODALITIES = ("vision_config", "audio_config", "thinker_config")
 
 
@@ -53,7 +52,7 @@ def read(source: ForeignSource, request: Request) -> Layer:
     how = f"{config.label}: architectures"
     model |= {path: Setting(value, how) for path, value in row.get("chosen", {}).items()}
     if notes := "; ".join(f"{config.label}: {text}" for text in (config.part, row.get("note")) if text):
-        model["model.hidden_size"] = replace(model["model.hidden_size"], note=notes)
+        model["model.layernorm_epsilon"] = replace(model["model.layernorm_epsilon"], note=notes)
     _refuse_other_storage(config)
     step = _usual_step(config, model, request)
     judge(config, {key: rows for key, rows in _KNOWN.items() if rows[0].values is None or key in config.read}, _UNKNOWN)
@@ -80,15 +79,8 @@ def _architecture(config: HfConfig) -> Mapping[str, Any]:
             f"{config.label}: {inner}: mbr-perf does not train models of several modalities",
             remedy="to plan its language model alone, save that part as a separate config.json",
         )
-    raise _untrained(config.label, [*map(str, names or (kind,))])
-
-
-def _untrained(label: str, names: Sequence[str]) -> BadRequestError:
-    """Return the error for architectures that mbr-perf cannot train, with what the first one needs, if known."""
-    lacks = next((part for part, starts in _MISSING.items() if names[0].startswith(tuple(starts.split()))), "")
-    named = ", ".join(map(shortened, names))
-    return BadRequestError(
-        f"{label}: architectures: mbr-perf cannot train {named}{f', which needs {lacks}' * bool(lacks)}",
+    raise BadRequestError(
+        f"{config.label}: architectures: mbr-perf cannot train {shortened(', '.join(map(str, names or (kind,))))}",
         remedy=f"known: {', '.join(ARCHITECTURES)}; or describe the model in a recipe",
     )
 

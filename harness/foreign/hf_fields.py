@@ -6,7 +6,7 @@ models/*/*_bridge.py). An absent key has the default of its config class; a null
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -84,11 +84,10 @@ def typed(config: HfConfig, *names: str, kind: type) -> Any:
     500000.0 is a whole number, and 1 is a number.
     """
     value = config.value(*names)
-    if isinstance(value, float) and kind is int and value.is_integer():
+    if kind is int and isinstance(value, float) and value.is_integer():
         value = int(value)
-    if isinstance(value, int) and not isinstance(value, bool) and kind is float:
-        value = float(value)
-    if value is None or (isinstance(value, kind) and isinstance(value, bool) == (kind is bool)):
+    if value is None or (isinstance(value, int | float if kind is float else kind)
+                         and isinstance(value, bool) == (kind is bool)):  # fmt: skip
         return value
     name = next((name for name in names if config.has(name)), names[0])
     config.refuse(name, f"must be {_KINDS[kind]}, is {shortened(json.dumps(value))}", _REMEDY)
@@ -100,13 +99,12 @@ whole, number, text, table, items = (partial(typed, kind=kind) for kind in (int,
 
 def size(config: HfConfig, *names: str) -> int:
     """Return a whole number from 1; refuse another value, and return 1."""
-    value: int | None = whole(config, *names)
-    if value is not None and value >= 1:
-        return value
-    if value is not None or config.value(*names) is None:
+    num_problems = len(config.problems.found)
+    value: int = whole(config, *names) or 0
+    if value < 1 and len(config.problems.found) == num_problems:
         shown = json.dumps(config.value(*names))
-        config.refuse(names[0], f"must be a whole number from 1, is {shortened(shown)}", _REMEDY)
-    return 1
+        config.refuse(names[0], f"must be a whole number from 1, is {shown}", _REMEDY)
+    return max(value, 1)
 
 
 def number_or_0(config: HfConfig, *names: str) -> float:
@@ -128,21 +126,21 @@ def _layers(config: HfConfig) -> int:
     return min(size(config, "num_hidden_layers"), _MANY)
 
 
+_SIZES = {
+    "num_hidden_layers": "model.num_layers", "hidden_size": "model.hidden_size",
+    "intermediate_size": "model.ffn_hidden_size", "num_attention_heads": "model.num_attention_heads",
+    "vocab_size": "model.vocab_size",
+}  # fmt: skip
+
+
 def core(config: HfConfig) -> Settings:
     """Note sizes that the file leaves to its config class."""
     config.read.add("hidden_act")
-    sizes = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
-    absent = [key for key in sizes if not config.has(key)]
     found: Settings = {}
-    if "vocab_size" in absent:
-        absent.remove("vocab_size")
-        tokens, place = size(config, "vocab_size"), config.place("vocab_size")
-        note = f"vocabulary {tokens} (default of {config.class_name})"
-        found["model.vocab_size"] = Setting(tokens, place, note=note, option="--vocab_size")
-    if absent:
-        note = f"{config.label} has no {', '.join(absent)}: defaults of {config.class_name}"
-        own = Setting(size(config, "num_hidden_layers"), config.place("num_hidden_layers"))
-        found["model.num_layers"] = replace(own, note=note)
+    for key, path in _SIZES.items():
+        if not config.has(key):
+            note = f"{key} {size(config, key)} of {config.class_name}"
+            found[path] = Setting(size(config, key), config.place(key), note=note, option=f"--set {path}=N")
     return found
 
 
@@ -161,10 +159,8 @@ def heads(config: HfConfig) -> Settings:
     """Read biases of attention and of the feed-forward blocks."""
     bias = "qkv_bias" if "qkv_bias" in config.keys else "attention_bias"
     has_bias, mlp_bias = flag(config, bias), flag(config, "mlp_bias")
-    is_noted = has_bias and not mlp_bias and config.has(bias) and config.class_name in ("LlamaConfig", "Qwen3Config")
-    note = f"{config.label}: {bias}: as in Megatron-Bridge, the attention's output projection has no bias" * is_noted
     return {
-        "model.add_qkv_bias": Setting(has_bias and not mlp_bias, config.place(bias), note=note),
+        "model.add_qkv_bias": Setting(has_bias and not mlp_bias, config.place(bias)),
         "model.add_bias_linear": Setting(mlp_bias, config.place("mlp_bias")),
     }
 
@@ -190,8 +186,6 @@ def rope(config: HfConfig) -> Settings:
         config.refuse(name, "a rotary embedding for each kind of layer", "mbr-perf knows one for all layers")
     own = text(config, f"{name}.rope_type") or text(config, f"{name}.type")
     kind = str(own or config.keys.get("rope_type") or "default")
-    if kind == "default" and "factor" in inner:
-        config.refuse(f"{name}.rope_type", "missing, and factor belongs to a type", f"known: {', '.join(_ROPES)}")
     if inner and kind in _ROPES[1:] and inner.get("factor") is None:
         config.refuse(f"{name}.factor", f"missing, and {kind} needs it", _REMEDY)
     if kind == "llama3":
@@ -249,14 +243,16 @@ def _windowed_layers(config: HfConfig, usual: tuple[int, ...]) -> tuple[int, ...
     if "max_window_layers" in config.keys:
         first = min(whole(config, "max_window_layers") or 0, len(usual))
         usual = (0,) * first + (1,) * (len(usual) - first)
-    if (kinds := items(config, "layer_types")) is None:
-        return usual
-    unknown = [kind for kind in kinds if kind not in ("sliding_attention", "full_attention")]
-    if unknown or len(kinds) != len(usual):
-        said = f"{unknown[0] if unknown else len(kinds)}: not one known type for each layer"
-        config.refuse("layer_types", said, "one of sliding_attention, full_attention for each layer")
-        return ()
-    return tuple(int(kind == "sliding_attention") for kind in kinds)
+    return _of_types(config, "layer_types", "sliding_attention", len(usual)) or usual
+
+
+def _of_types(config: HfConfig, name: str, kind: str, num_layers: int) -> tuple[int, ...]:
+    """Return 1 for each layer of a kind, 0 for one with full attention; nothing without the key."""
+    kinds = items(config, name) or ()
+    if kinds and (len(kinds) != num_layers or any(each not in (kind, "full_attention") for each in kinds)):
+        said = f"{len(kinds)}: not {kind} or full_attention for each of {num_layers} layers"
+        config.refuse(name, said, "write one for each layer")
+    return tuple(int(each == kind) for each in kinds)
 
 
 def layers_without_rope(config: HfConfig, own: str, interval: str) -> Setting:
@@ -329,10 +325,7 @@ def latents(config: HfConfig) -> Settings:
 
 def delta_net_layers(config: HfConfig, types: str, interval: str) -> Setting:
     """Return which layers have a gated delta net in place of attention: all but every n-th."""
-    kinds, layers, step = items(config, types), _layers(config), whole(config, interval) or 4
+    layers, step = _layers(config), whole(config, interval) or 4
     pattern = tuple(int((i + 1) % step != 0) for i in range(layers))
-    asked = pattern if kinds is None else tuple(int(kind == "linear_attention") for kind in kinds)
-    if any(kind not in ("linear_attention", "full_attention") for kind in kinds or ()):
-        said = "a type that is neither linear_attention nor full_attention"
-        config.refuse(types, said, "write one for each layer")
-    return Setting(step if asked == pattern else asked, config.place(interval if kinds is None else types))
+    asked = _of_types(config, types, "linear_attention", layers) or pattern
+    return Setting(step if asked == pattern else asked, config.place(interval if asked == pattern else types))

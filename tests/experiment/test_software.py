@@ -37,7 +37,7 @@ def test_trailing_zeros_and_local_parts_do_not_count():
     assert parse_version("0.16.0") == parse_version("0.16") == parse_version("0.16.0+cu128")
 
 
-@pytest.mark.parametrize("text", ["", "newest", "0.16.", "0.16.x", "1!2.0"])
+@pytest.mark.parametrize("text", ["", "newest", "0.16.", "0.16.x"])
 def test_text_that_is_no_version_is_refused(text):
     with pytest.raises(ValueError, match="version"):
         parse_version(text)

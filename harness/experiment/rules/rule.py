@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
+from packaging.version import Version
+
 from harness.experiment.effective import (
     EffectiveRecompute,
     Implementation,
@@ -24,7 +26,7 @@ from harness.experiment.modules import MODULES
 from harness.experiment.recompute import FullRecompute, SelectiveRecompute
 from harness.experiment.recompute_plan import PlannedRecompute
 from harness.experiment.software import ASSUMED_MEGATRON_CORE, Software
-from harness.units import Version, parse_version
+from harness.units import parse_version
 
 # Where rows were found; files of megatron-core 0.16.1 unless a row says otherwise.
 CONFIG = "transformer_config.py"
