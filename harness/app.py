@@ -253,7 +253,7 @@ def readers_may_leave() -> Iterator[Callable[[], str]]:
         if stream is getattr(sys, f"__{name}__") is not None:
             raws[name] = _Discarding(stream.fileno(), "w", closefd=False)
             by_line = name == "stderr" or stream.isatty()
-            buffer, how = io.BufferedWriter(raws[name]), {"encoding": stream.encoding, "errors": stream.errors}
+            buffer, how = io.BufferedWriter(raws[name]), {"encoding": stream.encoding, "errors": "replace"}
             setattr(sys, name, io.TextIOWrapper(buffer, **how, line_buffering=by_line))
 
     def fault() -> str:

@@ -3,7 +3,6 @@
 import html as html_entities
 import re
 from base64 import b64encode
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from hashlib import sha256
@@ -13,7 +12,6 @@ from pathlib import Path
 from harness.show import page
 from harness.show.figures import ABSENT
 from harness.show.svg import svg
-from harness.units import counted
 
 # Tints of the palette of Okabe and Ito; every text on them has a contrast of 4.5 or more. Red texts are also bold.
 _STYLE = "".join(Path(__file__).with_name(name).read_text() for name in ("colours.css", "page.css"))
@@ -34,20 +32,6 @@ def escape(text: str) -> str:
     return html_entities.escape(page.visible(text))
 
 
-# Lines would break after the hyphens of options and ranges, and anywhere in a long name.
-_WHOLE = re.compile(rf"(?<![\w-])--?\w[\w-]*|\d[\d.]*-\d[\w.:-]*|{page.WHOLE}")
-_LONG, _JOINT = re.compile(r"\S{24,}"), re.compile(r"(?<=\w[/._=:])(?=\w)")
-
-
-def _text(text: str) -> str:
-    """Return text whose options and figures stay whole, and whose long names break between their parts."""
-    return _WHOLE.sub(_unbroken, _LONG.sub(lambda found: _JOINT.sub("<wbr>", found[0]), escape(text)))
-
-
-def _unbroken(found: re.Match[str]) -> str:
-    return f'<span class="word">{found[0]}</span>' if len(found[0]) <= _LONGEST_WHOLE else found[0]
-
-
 def html(whole: page.Page) -> str:
     """Return the page as one file that fetches nothing: the answer, the first picture, tables; notes at the end.
 
@@ -58,9 +42,9 @@ def html(whole: page.Page) -> str:
     answer = whole.first_line
     parts = [
         "<header>",
-        f"<h1>{_text(whole.title)}</h1>",
+        f"<h1>{escape(whole.title)}</h1>",
         f'<p class="answer">{_spans(answer.words)}</p>' if answer else "",
-        f"<p>{_text(about)}</p>" if about else "",
+        f"<p>{escape(about)}</p>" if about else "",
         "</header>\n<main>",
         _blocks(whole.blocks, 2),
         _html_section(page.Section("Notes", (page.Listing(whole.notes),), folded=True), 2) if whole.notes else "",
@@ -83,17 +67,10 @@ def _blocks(blocks: Iterable[page.Block], level: int) -> str:
 
 
 def _titled(blocks: Iterable[page.Block]) -> Iterator[page.Block]:
-    """Yield what a page shows. Details without a title of their own are folded together, below numbers and nouns."""
+    """Yield what a page shows. Details without a title of their own are folded together."""
     for is_bare, group in groupby(blocks, _is_bare):
-        if is_bare:
-            bare = [block for block in group if isinstance(block, page.Details) and block.blocks]
-            nums = Counter[str]()
-            for block in bare:
-                nums[block.noun] += block.num
-            title = ", ".join(counted(num, noun) for noun, num in nums.items() if num)
-            yield page.Section(title, tuple(each for block in bare for each in block.blocks), folded=True)
-        else:
-            yield from page.blocks_for(group, "pages", "html")
+        shown = tuple(page.blocks_for(group, "pages", "html"))
+        yield from (page.Section("Details", shown, folded=True),) if is_bare else shown
 
 
 def _is_bare(block: page.Block) -> bool:
@@ -104,7 +81,7 @@ def _is_bare(block: page.Block) -> bool:
 def _html(block: page.Block, level: int) -> str:  # noqa: PLR0911 (an arm per kind of block)
     match block:
         case str():
-            return f"<p>{_text(block)}</p>" if block else ""
+            return f"<p>{escape(block)}</p>" if block else ""
         case page.Line():
             return f'<div class="line {block.style}">{_copyable(block)}</div>'
         case page.Listing():
@@ -119,8 +96,8 @@ def _html(block: page.Block, level: int) -> str:  # noqa: PLR0911 (an arm per ki
         case page.Code():
             return _code(block.text)
         case page.Picture():
-            figure = f"<figure>{svg(block)}<figcaption>{_text(block.caption)}</figcaption></figure>"
-            return f"<h{level}>{_text(block.title)}</h{level}>{figure}"
+            figure = f"<figure>{svg(block)}<figcaption>{escape(block.caption)}</figcaption></figure>"
+            return f"<h{level}>{escape(block.title)}</h{level}>{figure}"
         case _:
             return ""
 
@@ -138,7 +115,7 @@ def _copyable(line: page.Line) -> str:
 
 
 def _code(text: str) -> str:
-    return f"<pre>{_WHOLE.sub(_unbroken, escape(text))}</pre>" if text else ""
+    return f"<pre>{escape(text)}</pre>" if text else ""
 
 
 def _spans(words: page.Words) -> str:
@@ -146,22 +123,15 @@ def _spans(words: page.Words) -> str:
 
 
 def _span(span: page.Span) -> str:
-    text = _text(span.text)
+    text = escape(span.text)
     linked = f'<a href="{escape(span.link)}">{text}</a>' if span.link else text
     return linked if span.style == "plain" else f'<span class="{span.style}">{linked}</span>'
 
 
 def _facts(block: page.Facts) -> str:
-    """Names over their values, side by side where there is room. Values without a name belong to the name before."""
-    groups: list[tuple[str, list[page.Words]]] = []
-    for name, value in block.rows:
-        if name or not groups:
-            groups.append((name, []))
-        groups[-1][1].append(value)
-    shown = (
-        f"<div><dt>{escape(name)}</dt><dd>{'</dd><dd>'.join(map(_spans, each))}</dd></div>" for name, each in groups
-    )
-    return f"<dl>{''.join(shown)}</dl>" if groups else ""
+    """Names over their values, side by side where there is room."""
+    shown = (f"<div><dt>{escape(name)}</dt><dd>{_spans(value)}</dd></div>" for name, value in block.rows)
+    return f"<dl>{''.join(shown)}</dl>" if block.rows else ""
 
 
 def _html_table(table: page.Table) -> str:
@@ -219,4 +189,4 @@ def _html_section(section: page.Section, level: int) -> str:
         return ""
     if section.folded:
         return f"<details><summary>{escape(section.title)}</summary><div{named}>{inner}</div></details>"
-    return f"<h{level}{named}>{_text(section.title)}</h{level}>{inner}"
+    return f"<h{level}{named}>{escape(section.title)}</h{level}>{inner}"

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from harness.foreign.logs.sources import Passage
 
-_PATIENCE_S = 0.5
 _Item = TypeVar("_Item")
+_MANY = 50
 
 _PHASES = {"start": "starting", "import": "importing torch", "init_process_group": "connecting ranks",
            "step": "training", "probe": "measuring memory", "finish": "writing results"}  # fmt: skip
@@ -79,20 +79,13 @@ def counting(console: Console, title: str) -> Iterator[Counting]:
         yield lambda done, of, text="": bar.update(task, completed=done, total=of, visible=True, eta=text)
 
 
-def counted_off(
-    console: Console, title: str, items: Sequence[_Item], *, clock: Callable[[], float] = time.monotonic
-) -> Iterator[_Item]:
-    """Yield the items. On a terminal, a bar counts them from the moment when they have taken ``_PATIENCE_S``."""
-    waiting, began, num_done = iter(items), clock(), 0
-    for item in waiting:
-        yield item
-        num_done += 1
-        if console.is_terminal and clock() - began > _PATIENCE_S:
-            break
-    if num_done == len(items):
+def counted_off(console: Console, title: str, items: Sequence[_Item]) -> Iterator[_Item]:
+    """Yield the items. On a terminal, a bar counts many of them."""
+    if len(items) < _MANY:
+        yield from items
         return
     with counting(console, title) as show:
-        for done, item in enumerate(waiting, num_done):
+        for done, item in enumerate(items):
             show(done, len(items))
             yield item
 

@@ -26,7 +26,7 @@ _LINE, _HEIGHT, _ROW, _THICK = 18, 300, 40, 13
 _WIDTH = 720
 """Of a file; a page gives a chart the width that it has."""
 _BELOW, _LABELS = 56, 0.12
-_NEAR_PX, _RIGHT, _CHARACTER = 13, 0.75, 0.022  # the last one: of a chart on a phone
+_NEAR, _NEAR_PX, _RIGHT = 0.04, 13, 0.75
 _LONGEST_LINE, _LONGEST_OF_TWO = 49, 26
 
 
@@ -110,8 +110,7 @@ def _ticks(low: float, high: float) -> Iterator[float]:
 
 def _axis(scale: _Scale, title: str, bottom: float) -> Iterator[str]:
     for at, text in scale.ticks.items():
-        edge = 0.011 * len(text)
-        anchor = "start" if at < edge else "end" if at > 1 - edge else "middle"
+        anchor = "start" if at < 0.05 else "end" if at > 0.95 else "middle"
         yield _text(text, at, bottom + 17, "soft", anchor=anchor)
     yield _text(title, 1, bottom + 36, "soft", anchor="end")
 
@@ -125,13 +124,11 @@ def _limits(limits: Sequence[Limit], scale: _Scale, bottom: float) -> Iterator[s
 
 
 def _legend(looks: Mapping[str, Look], shown: Iterable[str], y: float) -> tuple[list[str], float]:
-    """Return the kinds that are in the chart, two a line or one where names are long, and where the next line is."""
+    """Return the kinds that are in the chart, one a line, and where the next line is."""
     kinds = [kind for kind in looks if kind and kind in {*shown}]
-    columns = 1 if any(len(kind) > _LONGEST_OF_TWO for kind in kinds) else 2
-    places = (divmod(at, columns) for at in range(len(kinds)))
-    parts = [_entry(looks[kind], 0.5 * right, y + _LINE * low, _safe(kind))
-             for kind, (low, right) in zip(kinds, places, strict=True)]  # fmt: skip
-    return parts, y + _LINE * -(-len(kinds) // columns)
+    return [_entry(looks[kind], 0, y + _LINE * at, _safe(kind)) for at, kind in enumerate(kinds)], y + _LINE * len(
+        kinds
+    )
 
 
 def _inner(y: float, height: float, parts: Iterable[str]) -> str:
@@ -203,40 +200,26 @@ def _corners(places: Sequence[Place], *, is_step: bool) -> list[Place]:
 
 
 def _points(chart: Plane, x: _Scale, down: Callable[[float], float]) -> Iterator[str]:
-    """Yield ranges and marks. Points that lie on each other have one label, with all their numbers."""
-    labels: list[_Label] = []
-    for point in chart.points:
-        at, y = x(point.x), down(point.y)
+    """Yield ranges and marks. Points that lie near each other have one label, with all their numbers."""
+    places = [(point, x(point.x), down(point.y)) for point in chart.points]
+    for point, at, y in places:
         if point.across:
             yield _line((x(point.across[0]), y), (x(point.across[1]), y), "range")
         if point.upwards:
             yield _line((at, down(point.upwards[0])), (at, down(point.upwards[1])), "range")
-        if point.number:
-            label = (at, y, point.number)
-            while (other := next((each for each in labels if _meet(each, label)), None)) is not None:
-                labels.remove(other)
-                label = (*other[:2], f"{other[2]}, {label[2]}")
-            labels.append(label)
-    for point in reversed(chart.points):
+    for point, at, y in reversed(places):
         note = f"<title>{_safe(point.note or point.name)}</title>"
-        yield f"<g>{note}{_mark(chart.looks[point.kind], x(point.x), down(point.y))}</g>"
-    for at, y, text in labels:
+        yield f"<g>{note}{_mark(chart.looks[point.kind], at, y)}</g>"
+    labels: list[tuple[float, float, list[str]]] = []
+    for point, at, y in places:
+        near = (each for each in labels if abs(each[0] - at) < _NEAR and abs(each[1] - y) < _NEAR_PX)
+        if point.number and (label := next(near, None)):
+            label[2].append(point.number)
+        elif point.number:
+            labels.append((at, y, [point.number]))
+    for at, y, numbers in labels:
         anchor, dx = ("start", 8) if at < _RIGHT else ("end", -8)
-        yield _text(text, at, y - 7, "strong", anchor=anchor, dx=dx)
-
-
-_Label = tuple[float, float, str]
-
-
-def _meet(one: _Label, two: _Label) -> bool:
-    (_, end), (start, _) = sorted(map(_reach, (one, two)))
-    return abs(one[1] - two[1]) < _NEAR_PX and start < end
-
-
-def _reach(label: _Label) -> Place:
-    at, _, text = label
-    width = _CHARACTER * (len(text) + 1)
-    return (at, at + width) if at < _RIGHT else (at - width, at)
+        yield _text(", ".join(numbers), at, y - 7, "strong", anchor=anchor, dx=dx)
 
 
 def _lines(name: str, taken: int) -> list[str]:

@@ -27,7 +27,6 @@ _RICH: dict[page.Style, str] = {
 
 _LEAST_WIDTH = 20
 _WIDEST = 10_000
-_BARS = str.maketrans("█▉▊▋▌▍▎▏", "####    ")
 
 
 class Console(rich.console.Console):
@@ -36,13 +35,7 @@ class Console(rich.console.Console):
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Yield the segments of ``renderable``; rich's own movements of the cursor are no text and stay."""
         for segment in super().render(renderable, options):
-            yield segment if segment.control else segment._replace(text=self._encoded(page.visible(segment.text)))
-
-    def _encoded(self, text: str) -> str:
-        """Return the text with the nearest that the terminal's encoding has: ``#`` for a bar, else ``?``."""
-        if self.encoding.lower().startswith("utf"):
-            return text
-        return text.translate(_BARS).encode(self.encoding, "replace").decode(self.encoding)
+            yield segment if segment.control else segment._replace(text=page.visible(segment.text))
 
 
 def narration(*, stderr: bool = True) -> Console:

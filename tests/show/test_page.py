@@ -106,7 +106,7 @@ def test_html_has_the_answer_below_the_title_the_notes_last_and_a_sign_beside_a_
 
     order = ["<h1>A sweep", 'class="answer">Use mlp.', "2 cells. On cpu.", "<table>", "<h2>About", "a note", "<footer>"]
     assert sorted(order, key=page.index) == order
-    assert '<td class="right worse" data-title="Step">▼ <span class="word">1.2 s</span></td>' in page
+    assert '<td class="right worse" data-title="Step">▼ 1.2 s</td>' in page
     assert '<li class="bad">second</li>' in page
     assert "in a browser" in page
     assert "at a terminal" not in page
@@ -120,7 +120,7 @@ def test_details_are_folded_below_their_number_or_title_and_an_empty_section_is_
         Page((details("note", ("a", "b")), details("price", ("c",), title="Prices"), Section("Empty", ())), title="A")
     )
 
-    assert re.findall(r"<details><summary>([^<]*)", page) == ["2 notes", "Prices"]
+    assert re.findall(r"<details><summary>([^<]*)", page) == ["Details", "Prices"]
     assert "Empty" not in page
 
 
@@ -139,7 +139,7 @@ def test_a_line_to_copy_is_code_below_its_label():
 
 def test_a_page_has_no_bar_of_a_terminal():
     page = html(Page((table(("Usable",), [(Span(f"{bar(0.5)}  50 % FITS", "good"),)]),), title="A"))
-    assert '>✓ <span class="word">50 %</span> FITS<' in page
+    assert ">✓ 50 % FITS<" in page
 
 
 def test_the_first_column_of_words_names_the_rows_of_a_table():
@@ -148,20 +148,6 @@ def test_the_first_column_of_words_names_the_rows_of_a_table():
     assert re.findall(r'<th scope="row"[^>]*>([^<]*)', page) == ["none"]
     assert '<td class="left" data-title="#">0</td>' in page
     assert '<td class="left" data-title=""></td>' in page
-
-
-def test_facts_without_a_name_belong_to_the_name_before_them():
-    page = html(Page((Facts((("Failure", "no memory"), ("", "fragmentation"), ("Next", "a test")), 10),), title="A"))
-
-    assert (
-        "<div><dt>Failure</dt><dd>no memory</dd><dd>fragmentation</dd></div><div><dt>Next</dt><dd>a test</dd>" in page
-    )
-
-
-def test_a_shell_command_does_not_break_after_the_hyphens_of_an_option():
-    page = html(Page((Code("mbr-perf sweep --no_prune -m 'a --b'"),), title="A"))
-
-    assert '<pre>mbr-perf sweep <span class="word">--no_prune</span> <span class="word">-m</span> &#x27;a ' in page
 
 
 def test_no_text_becomes_markup_or_steers_a_terminal():
