@@ -49,7 +49,7 @@ def check_page(
     problems = [finding for finding in findings if finding.severity != "note"]
     counts = ", ".join(counted(n, word) for word, n in _counts(problems).items())
     legal = Span("LEGAL", "good") if exit_code == ExitCode.OK else Span("ILLEGAL", "failed")
-    worst = _first(problems)
+    worst = next(iter(sorted(problems, key=lambda each: not each.blocks)), None)
     about = f": {counts}. {worst.id}: {worst.message}" if worst else f": {request_words(spec)}"
     facts = request_facts(spec, effective)
     core = [f"{finding.id}: {finding.mcore_text}" for finding in findings if finding.mcore_text]
@@ -74,14 +74,6 @@ def check_page(
 
 
 _ROOM = 150
-
-
-def _first(problems: Sequence[Finding]) -> Finding | None:
-    """Return the problem for line 1: an error, if there is one, and one that the line has room for."""
-    errors = [finding for finding in problems if finding.blocks] or problems
-    return next(
-        (each for each in errors if len(each.message) < _ROOM - len("2 errors, 1 warning. MCORE")), [*errors, None][0]
-    )
 
 
 def _counts(findings: Iterable[Finding]) -> Counter[str]:

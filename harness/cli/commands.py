@@ -4,7 +4,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from itertools import pairwise, takewhile
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar
 
@@ -12,7 +12,8 @@ import typer
 import typer.core
 
 from harness.cli import help as helped
-from harness.errors import BadRequestError, raise_all
+from harness.errors import BadRequestError, nearest, raise_all
+from harness.records.redact import redact
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _SHORT = re.compile(r"-[A-Za-z][^=]+")
@@ -127,9 +128,8 @@ class HelpedCommand(typer.core.TyperCommand):
         known = [name for parameter in self.params for name in (*parameter.opts, *parameter.secondary_opts)]
         for argument in args[: args.index("--")] if "--" in args else args:
             if _SHORT.fullmatch(argument) and argument not in known:
-                from harness.cli.refusals import short_option_meant
-
-                ctx.fail(f"no such option: {argument} {short_option_meant(argument, known)}")
+                short = [name for name in known if name[:1] == "-" != name[1:2]]
+                ctx.fail(f"no such option: {argument} ({nearest(argument, short, 3)})")
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write plain text: rich takes longer to import."""
@@ -157,22 +157,15 @@ class JobCommand(WholeShortOptions):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Put the option before the first word that says what it is. BadRequestError for a job elsewhere."""
-        typed = list(args)
         if args and (args[0] == "-" or not args[0].startswith("-")):
             if not ctx.resilient_parsing:
                 _require_file(args[0])
-            args = [*job_words(args[0]), *args[1:]]
-            self._require_one_job(typed[0], args)
-        for name, value in pairwise(spread(args, self.many)):
-            if name in self.many and name != "--calibrate" and Path(value).is_file():
-                line = f"{ctx.command_path} {value} {name} ..."
-                raise BadRequestError(f"{name} {value}: a file that describes the job stands first", remedy=line)
+            self._require_one_job(args[0], args := [*job_words(args[0]), *args[1:]])
         ctx.allow_extra_args = True
         rest: list[str] = super().parse_args(ctx, args)
         if rest and not ctx.resilient_parsing:
-            from harness.cli.refusals import job_behind
-
-            raise job_behind(ctx.command_path, typed, rest[0])
+            remedy = f"{ctx.command_path} JOB [OPTIONS]: one file or recipe, and it stands first"
+            raise BadRequestError(redact(f"{rest[0]}: {ctx.command_path} takes one job"), remedy=remedy)
         return rest
 
     def _require_one_job(self, word: str, args: Sequence[str]) -> None:

@@ -51,13 +51,11 @@ _FAULTS = (
 """Errors of files and disks that are no bug of mbr-perf."""
 
 
-def of_system(error: OSError, arguments: Sequence[str]) -> HarnessError:
+def of_system(error: OSError) -> HarnessError:
     """Return what a fault of files or disks means for the user; raise any other error again: it is a bug."""
     name = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
     if error.errno == errno.ENAMETOOLONG and name:
-        place = next((at for at, argument in enumerate(arguments) if argument and argument in name), 0)
-        option = f"{arguments[place - 1]} " if place and arguments[place - 1].startswith("-") else ""
-        message = f"{option}{name[:40]}...: {len(name)} characters are too long for a name or path"
+        message = f"{name[:40]}...: {len(name)} characters are too long for a name or path"
         return BadRequestError(message, remedy="use a name of at most 255 characters, and a path of at most 4095")
     if error.errno in _FAULTS:
         remedy = "repair the file system, its quota or the permissions, and run the command again"
@@ -106,15 +104,10 @@ def unreadable(command: Any, ctx: Any, args: list[str]) -> list[BadRequestError]
         try:
             parameter.process_value(ctx, parameter.consume_value(ctx, typed)[0])
         except typer.BadParameter as error:
-            unit = " of GiB, e.g. 45" * (parameter.metavar == "GIB")
-            found.append(_why(parameter.opts[0], value, error, unit))
+            kind = next((kind for words, kind in _KINDS.items() if words in error.message), "")
+            found.append(f"{parameter.opts[0]}: {value!r} is not {kind}" if kind else str(error.format_message()))
     remedies = [*[""] * (len(found) - 1), f"try '{ctx.command_path} {ctx.help_option_names[0]}' for help"]
     return [BadRequestError(redact(text), remedy=remedy) for text, remedy in zip(found, remedies, strict=False)]
-
-
-def _why(option: str, value: Any, error: typer.BadParameter, unit: str) -> str:
-    kind = next((kind for words, kind in _KINDS.items() if words in error.message), None)
-    return f"{option}: {value!r} is not {kind}{unit}" if kind else str(error.format_message())
 
 
 def nearest_command(group: Any, ctx: Any, typed: str) -> str:
@@ -126,29 +119,5 @@ def nearest_command(group: Any, ctx: Any, typed: str) -> str:
         for inner in getattr(command, "commands", ()):
             known.setdefault(inner, []).append(f"{name} {inner}")
     full = [words for match in closest(typed, known) for words in known[match]]
-    if not full and "show" in known and any(map(str.isdigit, typed)):  # no command has a digit, names of entries have
-        full = [f"show {typed}"]
     before = f"{group.name} " if ctx.parent else ""
     return f"Did you mean {' or '.join(repr(before + words) for words in full)}?" if full else ""
-
-
-def job_behind(command: str, typed: list[str], word: str) -> BadRequestError:
-    """Return the problem of a job that stands behind an option, with the right order; or of a second job."""
-    if typed[0] in (word, "--") or not typed[0].startswith("-"):
-        return BadRequestError(
-            redact(f"{word}: {command} takes one job"), remedy="name one file or recipe, and options"
-        )
-    at = len(typed) - 1 - typed[::-1].index(word)
-    line = shlex.join(map(redact, [*command.split(), word, *typed[:at], *typed[at + 1 :]]))
-    return BadRequestError(redact(f"{word}: the file or recipe of the job stands first"), remedy=line)
-
-
-def short_option_meant(argument: str, known: list[str]) -> str:
-    """Return what to type for an unknown short option, in brackets."""
-    short = [name for name in known if name[:1] == "-" != name[1:2]]
-    close = closest(argument, short, 3)
-    if close:
-        return f"(did you mean {' or '.join(close)}?)"
-    if argument[:2] in short:
-        return f"(write the value apart: {argument[:2]} {argument[2:]})"
-    return f"(short options: {', '.join(short)})"

@@ -23,13 +23,11 @@ from harness.units import grouped
 
 
 class GpuRow(Shown):
-    """What a recipe has for one GPU type; precisions with which no point runs, and the ``--variant`` that some need."""
+    """What a recipe has for one GPU type."""
 
     tasks: list[str]
     compute_dtypes: list[str]
     num_gpus: list[int]
-    refused_dtypes: list[str]
-    only_variants: dict[str, str]
 
 
 class RecipeRow(Shown):
@@ -87,24 +85,17 @@ def recipes_document(directory: Path | None, gpu: str | None = None) -> RecipesD
 
 
 def _summary(recipe: Recipe) -> RecipeRow:
-    by_gpu = grouped((point.key.gpu, point) for point in recipe.points)
-    gpus = {gpu: _gpu_row(recipe, points) for gpu, points in by_gpu.items()}
+    by_gpu = grouped((point.key.gpu, point.key) for point in recipe.points)
+    gpus = {
+        gpu: GpuRow(
+            tasks=list(dict.fromkeys(key.task for key in keys)),
+            compute_dtypes=list(dict.fromkeys(key.compute_dtype for key in keys)),
+            num_gpus=sorted({key.num_gpus for key in keys}),
+        )
+        for gpu, keys in by_gpu.items()
+    }
     billions = round(parameter_count(full_size(recipe)) / 1e9, 3)
     return RecipeRow.of(recipe.header, recipe=recipe.header.name, parameters_billion=billions, gpus=gpus)
-
-
-def _gpu_row(recipe: Recipe, points: list[OperatingPoint]) -> GpuRow:
-    keys = [point.key for point in points]
-    running = [point.key for point in points if not (point.key.inconsistent or refusals(recipe, point))]
-    variants = grouped((key.compute_dtype, key.variant) for key in running)
-    has_plain = any(key.variant is None for key in keys)  # else the only variant needs no option
-    return GpuRow(
-        tasks=list(dict.fromkeys(key.task for key in keys)),
-        compute_dtypes=list(dict.fromkeys(key.compute_dtype for key in keys)),
-        num_gpus=sorted({key.num_gpus for key in keys}),
-        refused_dtypes=sorted({key.compute_dtype for key in keys} - variants.keys()),
-        only_variants={dtype: of[0] for dtype, of in variants.items() if has_plain and of[0] and None not in of},
-    )
 
 
 def full_size(recipe: Recipe) -> ExperimentSpec:

@@ -3,8 +3,7 @@
 from collections.abc import Iterable
 
 from harness.experiment.rules.rulebook import Entry
-from harness.experiment.software import ASSUMED_MEGATRON_CORE
-from harness.recipes.rows import CheckedFile, GpuRow, RecipeRow, model_settings, point_row, refusals
+from harness.recipes.rows import CheckedFile, RecipeRow, model_settings, point_row, refusals
 from harness.resolve.recipe import OperatingPoint, Recipe
 from harness.show.figures import ABSENT
 from harness.show.page import GAP, Column, Page, listing, table
@@ -29,22 +28,11 @@ def recipes_page(rows: Iterable[RecipeRow]) -> Page:
     for row in found:
         cells = [row.recipe, row.family, f"{row.parameters_billion:.1f} B"]
         for gpu, there in row.gpus.items():
-            precisions = " ".join(_marked(there, dtype) for dtype in there.compute_dtypes)
-            lines.append([*cells, gpu, precisions, " ".join(map(str, there.num_gpus))])
+            lines.append([*cells, gpu, " ".join(there.compute_dtypes), " ".join(map(str, there.num_gpus))])
             cells = ["", "", ""]
     columns = ("recipe", Column("family", drop=1), "parameters", "GPU", "precisions", "GPUs")
-    is_marked = any(there.refused_dtypes for row in found for there in row.gpus.values())
-    refused = f"*: megatron-core {ASSUMED_MEGATRON_CORE} refuses each of these points as published"
-    note = f"{refused}; `recipes show NAME` has the rule, `plan` the options that work"
-    return Page(
-        (table(columns, lines), listing([note] if is_marked else [])),
-        answer=f"{counted(len(found), 'recipe')}; `mbr-perf recipes show NAME` lists the points of one.",
-    )
-
-
-def _marked(there: GpuRow, dtype: str) -> str:
-    variant, mark = there.only_variants.get(dtype), "*" if dtype in there.refused_dtypes else ""
-    return f"{dtype}{mark} (-cv {variant})" if variant else f"{dtype}{mark}"
+    answer = f"{counted(len(found), 'recipe')}; `mbr-perf recipes show NAME` lists the points of one and what can run."
+    return Page((table(columns, lines),), answer=answer)
 
 
 def recipe_page(recipe: Recipe) -> Page:

@@ -96,7 +96,6 @@ def _clean(value: object, places: Places, *, variables: bool = False) -> object:
 MAX_BYTES = 200 * MIB
 SUFFIX = ".tar.gz"
 _PICTURES = frozenset({".png"})
-_LARGEST_NAMED = 3
 
 
 class ArchiveDocument(Document):
@@ -150,15 +149,10 @@ def _target_problems(target: Path) -> list[BadRequestError]:
 
 
 def _size_problems(files: list[Path], max_bytes: int) -> list[BadRequestError]:
-    sizes = {path: path.stat().st_size for path in files}
-    total = sum(sizes.values())
+    total = sum(path.stat().st_size for path in files)
     if total <= max_bytes:
         return []
-    largest = sorted(sizes, key=lambda path: sizes[path], reverse=True)[:_LARGEST_NAMED]
-    named = ", ".join(f"{path} ({format_bytes(sizes[path])})" for path in largest)
-    message = (
-        f"the files have {format_bytes(total)}, more than the limit of {format_bytes(max_bytes)}; largest: {named}"
-    )
+    message = f"the files have {format_bytes(total)}, more than the limit of {format_bytes(max_bytes)}"
     return [BadRequestError(message, remedy="raise the limit with --max_mib, or move files that you do not need")]
 
 

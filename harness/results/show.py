@@ -1,15 +1,14 @@
 """Shows the runs, sweeps, nights and bisects of a results folder."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from harness.errors import BadRequestError
 from harness.judge.derive import derive
 from harness.launch.processes import Life, life_of
 from harness.records.inventory import State, Stored, case_state, file_sizes, outcome_of
-from harness.records.night import night_of, read_judged, read_night
+from harness.records.night import read_night
 from harness.records.references import Kind
 from harness.records.run import RunRecord
 from harness.records.sweep import read_sweep
@@ -56,24 +55,10 @@ class PartRow(Shown):
     runs: tuple[str, ...]
 
 
-class OfNight(Shown):
-    """The case of a night that a run belongs to. ``outcome`` null: ``reason`` says why, or there is no report yet."""
-
-    night_dir: Path
-    case: str
-    outcome: str | None = None
-    reason: str | None = None
-    golden_path: str | None = None
-
-
 class EntryDocument(EntryRow, Document):
-    """``mbr-perf results show --json``. ``process``: the one that fills the folder, null if the folder is complete.
-
-    ``of_night``: null for what is no run of a night.
-    """
+    """``mbr-perf results show --json``. ``process``: the one that fills the folder, null if the folder is complete."""
 
     process: Life | None
-    of_night: OfNight | None
     files: tuple[FileRow, ...]
     cells: tuple[PartRow, ...]
     cases: tuple[PartRow, ...]
@@ -93,7 +78,6 @@ def entry_document(entry: Stored) -> EntryDocument:
     return EntryDocument.of(
         entry,
         process=None if entry.is_committed else life_of(entry.path),
-        of_night=_of_night(entry.path),
         files=[FileRow(path=name, bytes=size) for name, size in file_sizes(entry.path)],
         cells=[
             PartRow.of(cell.planned, state=outcome_of(cell), reason=cell.reason, runs=[run.run_id for run in cell.runs])
@@ -109,18 +93,6 @@ def entry_document(entry: Stored) -> EntryDocument:
             for case in cases
         ],
     )
-
-
-def _of_night(run_dir: Path) -> OfNight | None:
-    if (night_dir := night_of(run_dir)) is None:
-        return None
-    of = OfNight(night_dir=night_dir, case=run_dir.parent.name)
-    try:
-        cases = judged.cases if (judged := read_judged(night_dir, of.case)) else ()
-    except BadRequestError as error:
-        return of.model_copy(update={"reason": error.message})
-    found = next((vars(case) for case in cases if case.name == of.case), {})
-    return of.model_copy(update={name: found.get(name) for name in ("outcome", "reason", "golden_path")})
 
 
 def inventory_page(entries: Sequence[Stored], results: Path) -> Page:
@@ -159,16 +131,9 @@ def entry_page(entry: EntryDocument, facts: Sequence[tuple[str, str]]) -> Page:
         *([("Recipe", entry.recipe)] if entry.recipe else []),
         ("State", (_state(entry.state), f": {entry.detail}")),
         *facts,
-        *(_night_facts(entry.of_night) if entry.of_night else ()),
         ("Size", format_bytes(entry.bytes)),
     )
-    named = f"{entry.id} of {entry.of_night.case}" if entry.of_night else entry.id
-    return Page((Facts(about, 12), GAP, _parts(entry)), answer=(f"{entry.kind} {named}: ", _state(entry.state)))
-
-
-def _night_facts(of: OfNight) -> Iterable[tuple[str, Words]]:
-    outcome = ": ".join(filter(None, (of.outcome, first_line(of.reason)))) or "not judged yet"
-    return ("Night", str(of.night_dir)), ("Case", f"{of.case}: {outcome}"), ("Golden", of.golden_path or "none")
+    return Page((Facts(about, 12), GAP, _parts(entry)), answer=(f"{entry.kind} {entry.id}: ", _state(entry.state)))
 
 
 def _parts(entry: EntryDocument) -> Table:

@@ -111,7 +111,6 @@ def test_options_that_change_nothing_are_taken_but_not_shown(mbr_perf):
         ("pln", "'plan'"),
         ("promote", "'golden promote'"),
         ("help pln", "'plan'"),
-        ("rules G22", "'rules show G22'"),
     ],
 )
 def test_an_unknown_command_names_the_nearest_of_all(mbr_perf, typed, meant):

