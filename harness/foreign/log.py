@@ -183,10 +183,10 @@ def _is_broken(row: Iteration, *, has_losses: bool) -> bool:
 
 
 def _what_is_broken(row: Iteration) -> str:
-    if row.loss is not None and not math.isfinite(row.loss):
-        return f"the loss is {row.loss}"
-    if row.grad_norm is not None and not math.isfinite(row.grad_norm):
-        return f"the gradient norm is {row.grad_norm}{'' if row.loss is not None else ' and the loss is missing'}"
-    if row.nan_iterations:
-        return f"{row.nan_iterations} nan iterations are counted"
-    return "the loss is missing (Megatron prints no loss that is NaN)"
+    named = {"the loss": row.loss, "the gradient norm": row.grad_norm}
+    broken = [f"{name} is {value}" for name, value in named.items() if value is not None and not math.isfinite(value)]
+    if broken:
+        return broken[0]
+    return (
+        "nan iterations are counted" if row.nan_iterations else "the loss is missing (Megatron prints none that is NaN)"
+    )

@@ -156,17 +156,15 @@ def _head(source: ForeignSource) -> str:
 def _standard_input(stream: TextIO | None) -> str:
     """Read standard input once, because a request may be resolved several times. ``stream``: None if it is closed."""
     if stream is None or stream.isatty():
-        problem = f"--megatron_args -: standard input is {'a terminal' if stream else 'closed'}"
-        raise BadRequestError(problem, remedy="pipe the arguments in, or name a file")
+        raise BadRequestError("--megatron_args -: nothing is piped in", remedy="pipe the arguments in, or name a file")
+    raw = stream.buffer.read(MOST_BYTES + 1)
     try:
-        raw = stream.buffer.read(MOST_BYTES + 1)
         text = (gzip.GzipFile(fileobj=BytesIO(raw)).read(MOST_BYTES + 1) if raw[:2] == _GZIP else raw).decode()
     except (UnicodeDecodeError, OSError, EOFError, zlib.error) as error:
         raise BadRequestError(f"--megatron_args -: cannot be read: {error}", remedy="give text in UTF-8") from error
     if len(text) > MOST_BYTES:
-        raise BadRequestError(
-            f"--megatron_args -: larger than {MOST_BYTES >> 20} MiB", remedy="pipe the arguments only"
-        )
+        message = f"--megatron_args -: larger than {MOST_BYTES >> 20} MiB"
+        raise BadRequestError(message, remedy="pipe the arguments only")
     return text
 
 
@@ -218,13 +216,9 @@ def _given(words: list[Word], label: str) -> Arguments:
     found.num_gpus = _num_gpus(words[:start], label)
     found.program = "" if program is None else words[program].text
     found.is_started = start > 0
-    read_as = defaults = ""
     if assumed := dict.fromkeys(each for word in words for each in word.assumed):
-        defaults = f"{label}: its own defaults where your shell may set others: {shortened(', '.join(assumed), 200)}"
-    if program is not None and _MODEL not in found.program:
-        name = found.program.rpartition("/")[2]
-        read_as = f"{label}:{words[program].line}: {name} is read as {_MODEL}.py, by its arguments alone"
-    found.remark = "; ".join(filter(None, (read_as, defaults, found.remark)))
+        listed = shortened(", ".join(assumed), 200)
+        found.remark = f"{label}: its own defaults where your shell may set others: {listed}"
     return found
 
 

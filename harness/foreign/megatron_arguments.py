@@ -14,7 +14,7 @@ from typing import Any, Literal, cast
 
 from harness.errors import BadRequestError
 from harness.foreign.shell_script import Word
-from harness.foreign.words import Given, Unread, Words, suggested, text_of, unread
+from harness.foreign.words import Given, Unread, Words, suggested, unread
 from harness.records.reading import PlainValue
 from harness.records.strict_yaml import plain, table_in
 from harness.units import shortened
@@ -162,16 +162,8 @@ def from_words(words: Iterable[Word], label: str) -> Arguments:
             found.problems.add(f"{place}: not certain: only a shell knows {shortened(open_)}", captured_by(label))
         else:
             value = _joined([each.text for each in values], takes) if values else takes != "off"
-            _give(found, argument, Given(value, place))
+            found.given[argument.name] = Given(value, place)
     return found
-
-
-def _give(found: Arguments, argument: Argument, given: Given) -> None:
-    earlier = found.given.get(argument.name)
-    if earlier and earlier.value != given.value and not argument.harmless:
-        said = f"{given.source} {text_of(given.value)}, not {text_of(earlier.value)}"
-        found.remark = f"{found.remark}; {said}" if found.remark else f"given twice, the last counts: {said}"
-    found.given[argument.name] = given
 
 
 def _refuse_word(found: Arguments, word: Word, name: str) -> None:

@@ -86,5 +86,4 @@ _LEFT_OUT = tuple(table_in(Path(__file__).with_name("settings.yaml"))["of_a_gpu"
 def _on_cpu(layer: Layer) -> tuple[Layer, str | None]:
     kept = {path: setting for path, setting in layer.items() if not path.startswith(_LEFT_OUT)}
     gone = [p for p, s in layer.items() if p not in kept and s.value not in _OFF and p != "cuda_graph.warmup_steps"]
-    names = ", ".join(dict.fromkeys("env" if p.startswith("env.") else p for p in gone))
-    return kept, f"without what needs a GPU: {names}" if gone else None
+    return kept, f"without what needs a GPU: {', '.join(gone)}" if gone else None

@@ -137,7 +137,7 @@ class Unread:
     """What becomes of a name that no setting is read from, where the conditions ``where`` hold.
 
     With one of ``values`` it changes nothing; None: with any. Another value is refused, noted with the reason ``why``,
-    or listed as small; one that is small or ``unread``, only if no reader asked for it. ``instead``: what to do.
+    or of small effect; one that is ``unread`` is refused only if no reader asked for it. ``instead``: what to do.
     """
 
     values: Sequence[PlainValue] | None
@@ -182,7 +182,7 @@ def judge(
     ``unknown``: why a name without a row is refused, unless it is off or in one of ``sections``; empty: such a name is
     noted, because nobody can leave it out of a finished log. ``also``: what else the note says.
     """
-    noted, small, strange, known = [*also], list[str](), list[str](), {*rows, *words.read}
+    noted, strange, known = [*also], list[str](), {*rows, *words.read}
     for name, value in words.unrepaired():
         if value not in OFF and name not in known and name.partition(".")[0] not in sections:
             if unknown:
@@ -192,14 +192,11 @@ def judge(
         row = next((row for row in rows.get(name, ()) if _is_broken(row, words, name, value)), None)
         if row is not None and row.kind == "noted":
             noted.append(f"{words.shown(name, value)} ({row.why})")
-        elif row is not None and row.kind == "small":
-            small.append(words.shown(name, value))
-        elif row is not None:
+        elif row is not None and row.kind != "small":
             _add(words, name, value, row.why, row.remedy)
     texts = {
         "mbr-perf does not know these arguments of the log, and what they change is not predicted": ", ".join(strange),
         UNPREDICTED: "; ".join(sorted(noted)),
-        "small effect, left out": ", ".join(sorted(small)),
     }
     return "; ".join(f"{what}: {text}" for what, text in texts.items() if text)
 
@@ -210,5 +207,5 @@ def _add(words: Words, name: str, value: PlainValue, why: str, remedy: str) -> N
 
 
 def _is_broken(row: Unread, words: Words, name: str, value: PlainValue) -> bool:
-    is_due = row.kind in ("refused", "noted") or name not in words.read
+    is_due = row.kind != "unread" or name not in words.read
     return is_due and row.values is not None and words.holds(row.where) and not words.fits(value, row.values)

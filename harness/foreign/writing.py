@@ -239,16 +239,12 @@ def _remarks(spec: ExperimentSpec, words: Words) -> Iterator[str]:
     if spec.kernels.cross_entropy_loss_fusion and spec.kernels.cross_entropy_fusion_impl == "te":
         refuses = "Megatron-LM refuses --cross-entropy-fusion-impl te from core_v0.19.0 on"
         yield f"{refuses}: write native there, and kernels.cross_entropy_fusion_impl=native here"
-    own = f"data, checkpoint, {'' if '--lr' in words else 'learning rate, '}--min-lr, --lr-decay-*, --lr-warmup-*"
-    tokens = f"{spec.model.vocab_size} tokens; --vocab-size counts for NullTokenizer"
-    yield f"add your own {own}, --train-iters and tokenizer ({tokens})"
-    yield "--max-position-embeddings is the sequence's length here: write your own if it is larger"
+    own = "data, checkpoint, learning rate and its schedule, --train-iters and tokenizer"
+    yield f"add your own {own} ({spec.model.vocab_size} tokens; --vocab-size counts for NullTokenizer)"
     lost = left_out(spec.model_copy(update={"recompute": base_of_plan(spec.recompute)}), words)
     for path, (here, there) in lost.items():
         theirs = "" if there is None else f", {there} in Megatron-LM"
-        is_file = path == "kernels.tp_comm_overlap_cfg"
-        what = "--tp-comm-overlap-cfg takes a YAML file, which you write," if is_file else "no argument"
-        yield f"{what} for {path}: {here} here{theirs}"
+        yield f"no argument for {path}: {here} here{theirs}"
 
 
 _SCRIPT = "the file that `mbr-perf recipes export ... --as python` prints"

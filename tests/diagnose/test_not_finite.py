@@ -26,10 +26,10 @@ HEALTHY = [row(number) for number in range(1, 11)]
     ("lines", "what", "confidence"),
     [
         ([row(n, norm="nan") for n in range(11, 41)], "norm is nan", "high"),
-        ([row(n, None, "nan") for n in range(11, 41)], "norm is nan .*loss", "high"),
+        ([row(n, None, "nan") for n in range(11, 41)], "norm is nan", "high"),
         ([row(n, None) for n in range(11, 41)], "loss .*missing", "medium"),
         ([row(n, "NAN", "nan") for n in range(11, 41)], "loss is nan", "high"),
-        ([row(n, None, "0.0", nan=1) for n in range(11, 41)], "^1 nan", "high"),
+        ([row(n, None, "0.0", nan=1) for n in range(11, 41)], "^nan", "high"),
         ([row(n, norm="inf") for n in range(11, 41)], "norm is inf", "high"),
     ],
 )

@@ -263,10 +263,10 @@ def test_what_the_reader_of_a_job_noted_is_a_comment_of_its_export(mbr_perf, tmp
     sizes = (
         "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --micro-batch-size 1 --vocab-size 99"
     )
-    (tmp_path / "train.sh").write_text(f"{sizes} --bf16 --attention-softmax-in-fp32")
+    (tmp_path / "train.sh").write_text(f"{sizes} --bf16 --rotary-interleaved")
     job = ("--megatron_args", str(tmp_path / "train.sh"), "-g", "h100", "-ng", "8")
     answer = mbr_perf("recipes", "export", *job, "--as", form)
-    (line,) = [line for line in answer.out.splitlines() if "--attention-softmax-in-fp32" in line]
+    (line,) = [line for line in answer.out.splitlines() if "--rotary-interleaved" in line]
     assert (answer.code, line.startswith("# ")) == (0, True)
 
 

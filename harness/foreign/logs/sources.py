@@ -30,9 +30,7 @@ _DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile)  # of a gzip file, also of o
 
 def require_text(head: bytes, name: str) -> None:
     """Raise BadRequestError unless ``head``, the beginning of a stream, is text or empty."""
-    if head[257:262] == b"ustar":
-        raise BadRequestError(f"{name}: an archive, not a log", remedy="unpack it, and name the logs")
-    if head.startswith(_BINARY) or _odd_share(head[:PEEK_BYTES]) > _MAX_ODD_SHARE:
+    if head[257:262] == b"ustar" or head.startswith(_BINARY) or _odd_share(head[:PEEK_BYTES]) > _MAX_ODD_SHARE:
         remedy = "name the log, or decompress it: zcat, zstdcat, xzcat or bzcat FILE | mbr-perf ... -"
         raise BadRequestError(f"{name}: binary, not a log", remedy=remedy)
 
@@ -109,9 +107,8 @@ def _files(given: Path) -> list[Path]:
     files = sorted(found, key=lambda path: [int(p) if p.isdecimal() else p for p in re.split(r"(\d+)", str(path))])
     raise_all(unread)
     if not files:
-        snapshot = next(given.rglob("*.pickle"), None)
-        remedy = f"name the snapshot itself: {snapshot}" if snapshot else "name the files themselves"
-        raise BadRequestError(f"{given}: no logs found (*.log, *.out, *.err, *.txt, stdout, stderr)", remedy=remedy)
+        message = f"{given}: no logs found (*.log, *.out, *.err, *.txt, stdout, stderr)"
+        raise BadRequestError(message, remedy="name the files themselves")
     return files
 
 
@@ -129,15 +126,13 @@ def _logs_below(folder: Path, unread: list[BadRequestError]) -> Iterator[Path]:
                 yield path
 
 
-_OF_JOBS = (".sh", ".sbatch", ".slurm", ".py", ".yaml", ".yml")
-_NO_LOGS = (*_OF_JOBS, ".md", ".rst", ".toml", ".html")
+_NO_LOGS = (".sh", ".sbatch", ".slurm", ".py", ".yaml", ".yml", ".md", ".rst", ".toml", ".html")
 
 
 def _require_log(source: LogSource) -> None:
     assert source.path is not None
     if (suffix := source.path.suffix) in _NO_LOGS:
-        of_job = "; mbr-perf plan FILE reads the job itself" * (suffix in _OF_JOBS)
-        remedy = f"name the log that the job printed{of_job}"
+        remedy = "name the log that the job printed; mbr-perf plan FILE reads the job itself"
         raise BadRequestError(f"{source.name}: a {suffix} file, not a log", remedy=remedy)
     try:
         mode = source.path.stat().st_mode
