@@ -242,11 +242,7 @@ class _Discarding(io.FileIO):
 
 @contextmanager
 def readers_may_leave() -> Iterator[Callable[[], str]]:
-    """Inside the block, what is written to a closed pipe or to a full disk is dropped.
-
-    `| head` neither fails a run nor hides a regression. Streams that somebody has put in place of the process's own are
-    left alone. Yields a function that says why stdout has lost a part of the answer; empty if it has not.
-    """
+    """Drop what a closed pipe or a full disk does not take. Yields a function that says what stdout has lost."""
     own, raws = (sys.stdout, sys.stderr), dict[str, _Discarding]()
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)

@@ -53,11 +53,7 @@ def refused() -> Mapping[str, str]:
 
 
 def in_our_words(args: Sequence[str], own: Mapping[str, bool]) -> list[str]:
-    """Return the arguments with Megatron-Bridge's options replaced by ours.
-
-    ``own``: the command's options, and whether a value follows each. BadRequestError with every option and every Hydra
-    override that mbr-perf does not take, and what to use instead of each.
-    """
+    """Return the arguments in our words. BadRequestError with every option and override that mbr-perf does not take."""
     out: list[str] = []
     problems, rest = Problems(), list(args)
     while rest:

@@ -26,12 +26,7 @@ _RELEASES = get_args(KubeflowOptions.model_fields["trainer"].annotation)
 def cluster_request(
     launch: LocalLaunchOptions, given: ClusterLaunchOptions, local: Mapping[str, object]
 ) -> ClusterRequest:
-    """Return the options as one value.
-
-    ``local``: the options that choose the nodes, by name; None for a default.
-    BadRequestError, all at once, for options that contradict each other or the launcher. Values that the job's file
-    cannot hold are reported with these, or else later with the problems of the run.
-    """
+    """Return the options as one value. BadRequestError, all at once, for options that contradict each other."""
     launcher = launch.launcher
     if launcher not in CLUSTERS:
         takers = [each for each in CLUSTERS if not _foreign(each, given)] or CLUSTERS
@@ -97,10 +92,7 @@ def _train_job(file: Path | None) -> dict[str, JsonValue]:
 
 
 def limit_minutes(text: str | None) -> int:
-    """Return ``30``, ``01:30:00`` or ``1-12:00:00`` in whole minutes, rounded up.
-
-    BadRequestError for any other text.
-    """
+    """Return ``30``, ``01:30:00`` or ``1-12:00:00`` in minutes, rounded up; BadRequestError for other text."""
     remedy = "--time_limit 30 (minutes) or 01:30:00"
     if text is None:
         raise BadRequestError("a job needs a time limit", remedy=remedy)

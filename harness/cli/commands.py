@@ -192,10 +192,7 @@ _CONFIGURATION = b"megatron.bridge.training.config.ConfigContainer"
 
 
 def job_words(word: str) -> list[str]:
-    """Return the option that names the job ``word``, and its value.
-
-    A folder or file of another program is known by its content; what is no file is a recipe.
-    """
+    """Return the option that names the job ``word``, known by its content, and its value; a recipe if no file."""
     if word == "-":  # standard input
         return ["--megatron_args", word]
     path = Path(word)

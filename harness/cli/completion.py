@@ -1,7 +1,4 @@
-"""Values that the shell completes with Tab.
-
-It waits for each answer, so nothing here imports pydantic or opens a file.
-"""
+"""Values that the shell completes with Tab; it waits, so nothing here imports pydantic or opens a file."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path

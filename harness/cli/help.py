@@ -63,10 +63,7 @@ def examples() -> Mapping[str, list[str]]:
 
 
 def write_command(command: Any, ctx: Any, formatter: Any) -> None:
-    """Write the paragraphs of the docstring, then arguments, each panel in the order of its first option, and examples.
-
-    Options of no panel come last. Examples are never wrapped.
-    """
+    """Write the docstring, arguments, options by panel, and examples, which are never wrapped."""
     command.format_usage(ctx, formatter)
     length, path = LENGTH.get(), ctx.command_path.removeprefix(f"{_PROGRAM} ")
     often = _OFTEN.get(path)

@@ -46,10 +46,7 @@ def flag(text: str, *names: str) -> Any:
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 def options(panel: str | Mapping[str, str] | None = None) -> Callable[[type[_Group]], type[_Group]]:
-    """Decorate a class of options: a frozen dataclass.
-
-    ``panel``: the group of its options in help; where there are several, each by the name of its first option.
-    """
+    """Decorate a frozen dataclass of options. ``panel``: its group in help; of several, by their first option."""
 
     def decorate(group: type[_Group]) -> type[_Group]:
         title = None if isinstance(panel, Mapping) else panel

@@ -30,11 +30,7 @@ _Kind = TypeVar("_Kind")
 
 
 def read(kind: type[_Kind], *groups: object, **settled: object) -> _Kind:
-    """Make a ``kind`` of ``settled`` and, for its other fields, of the options of the same names.
-
-    An option that was not given (None) leaves the default of the field; a list becomes a tuple. AttributeError for a
-    field that neither has: a renamed option cannot get lost.
-    """
+    """Make a ``kind`` of ``settled`` and of options by name; None leaves a default. AttributeError for a lost one."""
     given = {**{name: value for group in reversed(groups) for name, value in vars(group).items()}, **settled}
     names = getattr(kind, "model_fields", None) or [field.name for field in fields(kind)]  # type: ignore[arg-type]
     if missing := [name for name in names if name not in given]:
@@ -46,10 +42,7 @@ def read(kind: type[_Kind], *groups: object, **settled: object) -> _Kind:
 def experiment_request(
     options: ExperimentOptions, judge: JudgeOptions | None = None, engine: EngineOptions | None = None
 ) -> Request:
-    """The options as the request that recipes resolve. ``gpu`` is empty if it was not given; it is settled later.
-
-    BadRequestError for several descriptions of the job, and for options of recipes beside a file of another program.
-    """
+    """Return the options as a request. BadRequestError for several jobs, and for options of recipes beside a file."""
     problems, source, own = Problems(), None, engine or EngineOptions()
     with problems.collecting():
         source = _source(options, own)
@@ -164,10 +157,7 @@ def batch_launch(launch: LocalLaunchOptions) -> BatchLaunch:
 
 
 def require_nothing_else(what: str, may: str, groups: tuple[object, ...], but: Container[str]) -> None:
-    """Raise BadRequestError with every option that a resumed ``what`` takes from its plan.
-
-    ``may``: the options that go with `--resume`, in words; ``but``: their names.
-    """
+    """Raise BadRequestError with every option that a resumed ``what`` takes from its plan, except ``but``."""
     given = given_options(*groups, but=but)
     if given:
         raise BadRequestError(

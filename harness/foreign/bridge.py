@@ -131,10 +131,7 @@ _NAMES = {name: Setting("job", "") for name in ("recipe", "family")} | {
 
 
 def read(source: ForeignSource, request: Request) -> Layer:
-    """Return every setting of the file, with one note about fields that no prediction includes.
-
-    BadRequestError with every field that has no counterpart here, or for a file that Megatron-Bridge has not completed.
-    """
+    """Return every setting of the file, with one note. BadRequestError with every field without a counterpart."""
     container = read_container(Path(source.path), source.label)
     container.settled = request.settled
     problems = container.problems

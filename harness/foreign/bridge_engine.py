@@ -27,11 +27,7 @@ _MISSING = "missing"  # pydantic's type of the error
 
 
 def read_for_bridge(source: ForeignSource, request: Request) -> Layer:
-    """Return the settings that an ExperimentSpec can hold, and the engine, which lists what it cannot hold.
-
-    BadRequestError for a file that is no `ConfigContainer`, that counts its training in samples, or whose training has
-    no batch. The version of Bridge is left open.
-    """
+    """Return the settings that a spec can hold, and the engine, with the others. BadRequestError: no container."""
     container = read_container(Path(source.path), source.label)
     if container.peek("train.train_samples"):
         raise BadRequestError(
@@ -110,10 +106,7 @@ _OF_LAUNCH = (*IDENTITY, "bridge_config", "bridge_recipe", "forward_step")
 
 
 def replaced_settings(spec: ExperimentSpec, sources: Mapping[str, str]) -> dict[str, EngineSetting]:
-    """Return, by path in the container, the values that options of the request replace.
-
-    BadRequestError with every option that has no single setting there.
-    """
+    """Return, by path in the container, what options replace. BadRequestError with every option that cannot."""
     rows = {
         row.path: row.names
         for row in rows_of("bridge")

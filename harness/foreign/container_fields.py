@@ -14,10 +14,7 @@ NOT_IN_CONTAINERS = frozenset(
 
 
 def other_effects(ours: ExperimentSpec, theirs: ExperimentSpec) -> dict[str, tuple[object, object]]:
-    """Return our value and theirs of each leaf whose effect differs, in the order of the spec.
-
-    Leaves that a container cannot hold are left out.
-    """
+    """Return our value and theirs of each leaf of a container whose effect differs, in the order of the spec."""
     left, right = effective_values(ours), effective_values(theirs)
     return {path: (left.get(path), right.get(path)) for path in left | right if left.get(path) != right.get(path)}
 

@@ -129,10 +129,7 @@ def short_name(words: Words, name: str) -> Value:
 def recompute(
     words: Words, granularity: str, method: str, layers: str, modules: str, distribute: str, *selective: str
 ) -> Setting | None:
-    """Return the policy of megatron-core's fields, with its place.
-
-    Selective recompute without a list means `core_attn`. One of the arguments ``selective`` turns it on.
-    """
+    """Return the policy of megatron-core's fields. Selective without a list is core_attn; ``selective`` turns it on."""
     kind = "selective" if any_of(words, *selective) else words.value(granularity)
     place = words.place(*selective, granularity)
     if kind in (None, "none"):

@@ -18,10 +18,7 @@ from harness.resolve.writing import recipe_text
 
 @dataclass(frozen=True)
 class Written:
-    """A job in the words of another program, as one of :data:`FORMS`.
-
-    ``remarks``: settings that it takes elsewhere, each as one sentence. ``text``: what to paste.
-    """
+    """A job in another program's words. ``remarks``: what it takes elsewhere; ``text``: what to paste."""
 
     form: str
     words: tuple[str, ...]
@@ -40,11 +37,7 @@ _OF_TRAINING = ("optimizer.lr", "optimizer.weight_decay")
 
 
 def exported(spec: ExperimentSpec, form: str, notes: Words = (), sources: Mapping[str, str] | None = None) -> Written:
-    """Return the whole job. BadRequestError for an unknown form.
-
-    ``notes``: about reading it; they become remarks. ``sources``: of the settings. A setting of the training that only
-    a default of mbr-perf sets is left out.
-    """
+    """Return the whole job, ``notes`` as remarks, without defaults of training. BadRequestError: unknown form."""
     if form in _HEADINGS:
         own = [path for path in _OF_TRAINING if (sources or {}).get(path) == "default"]
         words, remarks = as_bridge(spec, without=own) if form == "bridge" else as_megatron(spec, without=own)
@@ -82,11 +75,7 @@ def _to_paste(form: str, words: Words, remarks: Words, heading: str) -> Written:
 
 @dataclass(frozen=True)
 class ToPaste:
-    """A setting as overrides of Megatron-Bridge and as arguments of Megatron-LM, one line each, quoted for a shell.
-
-    ``without``: the arguments of Megatron-LM that the job must no longer have. ``environment``: the variables that
-    differ, as options of mbr-perf.
-    """
+    """A setting as lines of both programs; ``without``: arguments that go; ``environment``: options of mbr-perf."""
 
     bridge: str
     megatron_lm: str
@@ -112,11 +101,7 @@ _OF_EXPERTS = ("parallelism.expert_model_parallel_size", "parallelism.expert_ten
 
 
 def to_paste(spec: ExperimentSpec, base: ExperimentSpec, *, with_sizes: bool = False) -> ToPaste:
-    """Return the recompute of ``spec`` with every other setting that differs from ``base``, the job without the advice.
-
-    Also `cp_comm_type` other than p2p. ``with_sizes``: also the parallel sizes and the micro-batch: the layouts of a
-    plan need not include the job's own. Nothing for recompute by layer, for which both programs have no words.
-    """
+    """Return the recompute of ``spec`` and what else differs from ``base``; ``with_sizes``: the layout, too."""
     if spec.recompute.granularity == "planned":
         return ToPaste("", "", ())
     sizes: tuple[str, ...] = () if not with_sizes else _SIZES + _OF_EXPERTS if spec.model.moe else _SIZES

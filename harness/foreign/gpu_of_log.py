@@ -17,11 +17,7 @@ _SPEED = re.compile(r"\(TFLOP/s/GPU\): ([\d.]{1,9})|([\d.]{1,9})(?:MODEL_)?TFLOP
 
 
 def gpu_of_log(paths: Iterable[str]) -> tuple[str, str]:
-    """Return the GPU type of a job, and the line of its log that says so; empty texts where no line does.
-
-    A product name decides, else the memory in a message of torch. Nothing is read of standard input and pipes.
-    SeveralMatchError if several types have that memory.
-    """
+    """Return the GPU type by the log's product name, else memory, and the line; SeveralMatchError if several fit."""
     logs, size, why, speed = list(paths), "", "", 0.0
     if any(map(is_stream, logs)):
         return "", ""

@@ -32,10 +32,7 @@ _MODALITIES = ("vision_config", "audio_config", "thinker_config")
 
 
 def read(source: ForeignSource, request: Request) -> Layer:
-    """Return every setting of the model, and of a usual training step. BadRequestError with all problems.
-
-    The file has no batch, no parallel sizes and no precision: notes name the values that stand in for missing options.
-    """
+    """Return every setting of the model and of a usual step, which notes name. BadRequestError with all problems."""
     config = read_config(Path(source.path), source.label)
     row = _architecture(config)
     config.class_name, config.keys = row["config_class"], row["defaults"]

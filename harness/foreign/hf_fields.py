@@ -25,10 +25,7 @@ _LANGUAGE = ("text_config", "llm_config", "language_config")
 
 @dataclass
 class HfConfig(Words):
-    """The values of a file, and defaults of absent keys. ``class_name``: its class, with ``keys`` and defaults.
-
-    ``part``: what is read of a model of several modalities.
-    """
+    """The values of a file; ``class_name``: its class, with ``keys`` and defaults; ``part``: of several modalities."""
 
     class_name: str = ""
     part: str = ""
@@ -79,10 +76,7 @@ _KINDS: dict[type, str] = {
 
 
 def typed(config: HfConfig, *names: str, kind: type) -> Any:
-    """Return the value of the first key that has one; None for null. Refuse one of another kind, and return None.
-
-    500000.0 is a whole number, and 1 is a number.
-    """
+    """Return the first value; None for null. Refuse another kind; 5.0 is a whole number, and 1 a number."""
     value = config.value(*names)
     if kind is int and isinstance(value, float) and value.is_integer():
         value = int(value)
@@ -294,10 +288,7 @@ def pre_softmax(config: HfConfig, name: str) -> bool:
 
 
 def expert_layers(config: HfConfig, first: str, last: str, every: str, dense: str, sparse: str) -> Setting:
-    """Return which layers have experts: every n-th from the first to the last, but for those named as dense.
-
-    Only some classes have a first and a last one, or name the layers with experts.
-    """
+    """Return which layers have experts: every n-th between first and last, without dense ones, or those named."""
     config.read.add("moe_layer_freq")
     layers, named, step = _layers(config), items(config, dense) or (), max(whole(config, every) or 1, 1)
     begin, end = (whole(config, name) if name in config.keys else None for name in (first, last))

@@ -13,11 +13,7 @@ LogFormat = Literal["bridge", "megatron-lm"]
 
 @dataclass(frozen=True, slots=True)
 class Iteration:
-    """One iteration of the log, counted from 1. Seconds and TFLOP/s/GPU; None if the log does not have the value.
-
-    ``loss`` and ``grad_norm`` may be NaN or infinite. ``rank``: the rank that printed the line, from a prefix or the
-    file's name. Figures are means over the iterations since the previous line. ``is_cut``: the line has no end.
-    """
+    """One iteration, counted from 1; None if the log lacks a value. ``is_cut``: the line has no end."""
 
     number: int
     where: str
@@ -76,14 +72,7 @@ class WorstRank:
 
 @dataclass(frozen=True)
 class ForeignLog:
-    """A parsed log. ``format`` is None if no line shows which trainer wrote it.
-
-    ``iterations``: in order, each number once; if a restart trained it again, the last. ``total``: the number of
-    iterations that the job announced. ``ended``: a line says that training ended. ``world_size``: None unless a line
-    has it. ``first_time`` and ``last_time``: as in the log, of iterations if these have times. ``notes``: for the user,
-    such as restarts and unmatched lines. ``has_other_losses``: a line has a loss that is not ``lm loss``.
-    ``run``: the run of mbr-perf, or the first of its repeats, that was read as a log.
-    """
+    """A parsed log. ``iterations``: each number once, of a restart the last. ``run``: of mbr-perf, read as a log."""
 
     format: LogFormat | None
     sources: tuple[str, ...]
@@ -123,11 +112,7 @@ class ForeignLog:
         return f"the log ends at iteration {last.number} of {self.total} ({last.where})"
 
     def not_finite(self) -> NotFinite | None:
-        """Return where losses or gradients stopped being finite; None if they did not.
-
-        Trainers leave a loss that is NaN out of the line, and some do not count it. Skipped iterations have no loss,
-        and their norm may overflow: that is how a loss scale is found, unless the log ends with many of them.
-        """
+        """Return where losses or gradients stopped being finite, but not while a loss scale is found; else None."""
         has_losses = any(row.loss is not None for row in self.iterations) or self._has_norms_only()
         found = [row for row in self.iterations if _is_broken(row, has_losses=has_losses)]
         tail = list(takewhile(lambda row: row.skipped_iterations, reversed(self.iterations)))
@@ -155,10 +140,7 @@ class ForeignLog:
         return found
 
     def worst(self, field: str, *, as_in_bridge: bool = False) -> WorstRank | None:
-        """Return the largest ``field`` of :class:`RankMemory` over ranks and iterations; None if not reported.
-
-        ``as_in_bridge``: its goldens have the first report of allocated bytes; of all ranks of that iteration here.
-        """
+        """Return the largest ``field`` of all ranks, or None. ``as_in_bridge``: allocated of the first report."""
         found = [(value, report) for report in self.memory if (value := getattr(report, field)) is not None]
         if not found:
             return None

@@ -24,10 +24,7 @@ Takes = Literal["flag", "off", "one", "many", "any"]
 
 @dataclass(frozen=True)
 class Argument:
-    """One argument: its options with the words that they take, and its default by version, newest first.
-
-    ``harmless``: it changes neither memory nor time of a step.
-    """
+    """One argument: its options and their words, its default by version, newest first; ``harmless``: without effect."""
 
     name: str
     options: Mapping[str, Takes]
@@ -61,10 +58,7 @@ def _options(name: str, group: Mapping[str, Any]) -> dict[str, Takes]:
 
 @cache
 def known() -> Mapping[str, Sequence[Unread]]:
-    """Return what becomes of each argument that no row of settings.yaml reads.
-
-    Without a row of its own, an argument is refused unless it has its default, or is harmless.
-    """
+    """Return what becomes of each argument that no setting reads; the usual row refuses it unless at its default."""
     rows = unread(_table()["unread"], usual=usual)
     return rows | {
         each.name: [Unread(None if each.harmless else usual(each.name), "mbr-perf does not model it", kind="unread")]
@@ -225,11 +219,7 @@ def tokens_in(text: str) -> int | None:
 
 
 def from_block(lines: Iterable[tuple[str, str]], label: str) -> Arguments | None:
-    """Read the block of arguments in a log's lines, each with its place; the last block if there are several.
-
-    None if there is no block. BadRequestError if the last block is empty. Its ``world_size`` is the number of GPUs.
-    A vocabulary's size that it leaves open comes from the tokenizer's line behind it.
-    """
+    """Read the last block of arguments in a log; None without one. BadRequestError if it is empty."""
     found: Arguments | None = None
     inside = False
     for text, place in lines:

@@ -19,12 +19,7 @@ REQUIRED: Mapping[str, str] = {
 
 
 def arguments_layer(a: Arguments, *, is_job: bool = False) -> Layer:
-    """Return every setting of the arguments; an argument that was not given has Megatron-LM's default.
-
-    ``is_job``: they must have what no job lacks.
-
-    BadRequestError with every argument that has no counterpart here, at its place.
-    """
+    """Return every setting, defaults too. ``is_job``: sizes are needed. BadRequestError with every other argument."""
     layer = settings_in(a, rows_of("megatron"))
     harmless = [name for name in a.given if name.startswith(families())]
     unknown = "" if a.is_whole else "no argument of Megatron-LM that mbr-perf knows"

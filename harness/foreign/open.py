@@ -33,11 +33,7 @@ _FAMILIES: Mapping[FileKind, str] = {"bridge_config": "bridge", "hf": "hf", "meg
 
 
 def open_foreign(source: ForeignSource, request: Request) -> Recipe:
-    """Read the file of ``source`` as a recipe whose only point is for the GPU type of the request.
-
-    The task, the precision and the number of GPUs come from the file; the request completes and overrides them.
-    BadRequestError with all problems of the file, or if neither names the number of GPUs.
-    """
+    """Read a file as a recipe with one point, which the request completes. BadRequestError with all problems."""
     check_names(request)
     kind: FileKind = "bridge_config" if source.kind == "bridge_recipe" else source.kind
     layer = (read_for_bridge if request.trains_by_bridge else READERS[kind])(source, request)

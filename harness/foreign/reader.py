@@ -1,9 +1,4 @@
-"""Reads training logs of Megatron-Bridge and Megatron-LM line by line into iterations and memory reports.
-
-Bridge prints ``Step Time`` on rank 0, the line of an iteration on the last rank, and memory in GB of 10**9 bytes,
-rounded to five digits. Megatron-LM prints the throughput within the line of the iteration, and memory in MB of 2**20
-bytes.
-"""
+"""Reads training logs of Megatron-Bridge (GB of 10**9 bytes) and Megatron-LM (MB of 2**20) line by line."""
 
 import math
 import re
@@ -39,11 +34,7 @@ _COUNTED = ("consumed_samples", "global_batch_size", "skipped_iterations", "nan_
 
 
 def opened_logs(paths: Iterable[str | Path]) -> "tuple[LogReader, Iterator[LogLine]]":
-    """Open the log of one job: files, folders of files, or ``-``. The reader takes each line that you draw.
-
-    The launcher of Megatron-Bridge writes every rank's output to a file with ``allranks`` in its name. If there are
-    such files, only they are read. BadRequestError if a file is not text.
-    """
+    """Open the log of one job; the reader takes each line that you draw. A file of ``allranks`` stands for all."""
     sources = log_sources(paths)
     chosen = [source for source in sources if _ALL_RANKS in source.name] or list(sources)
     reader = LogReader()
@@ -139,11 +130,7 @@ class LogReader:
             self._take(made)
 
     def _take(self, new: Iteration) -> None:
-        """Take an iteration.
-
-        A repeated one with the same figures comes from another rank or another file. With other figures, the job went
-        back to a checkpoint: drop the iterations that it had done from there on.
-        """
+        """Take an iteration. Other figures than known mean a restart: drop what it had done from there on."""
         known = self._known.get(new.number)
         if known is not None and _is_the_same(known, new):
             missing = {name: getattr(new, name) for name in _ALL if getattr(known, name) is None}
@@ -190,10 +177,7 @@ class LogReader:
             self._memory.append(RankMemory(int(match[1]), int(match[2]), line.where, **counters))
 
     def _step_of(self, source: str, seconds: float | None) -> "_StepTime | None":
-        """Take the Step Time line that agrees best with an iteration's time; the lines before it are lost.
-
-        If several agree equally, take the oldest: rank 0 may be an iteration ahead of the rank that prints iterations.
-        """
+        """Take the (oldest) Step Time line that agrees best with an iteration; the lines before it are lost."""
         waiting = self._waiting.get(source, [])
         if seconds is None:
             chosen = waiting[-1:]

@@ -82,10 +82,7 @@ def _alike(program: Program) -> Iterator[tuple[str, Row]]:
 
 
 def settings_in(words: Words, rows: Iterable[Row], functions: ModuleType = conversions) -> dict[str, Setting]:
-    """Return the settings of rows; problems stay in ``words``. A null, or an absent name, sets nothing.
-
-    ``functions``: those that turn values into ours, by the names in the rows. Leaves that are settled have no problems.
-    """
+    """Return the settings of rows; problems stay in ``words``. A null or absent name sets nothing."""
     layer: dict[str, Setting] = {}
     is_of_keys = functions is not conversions  # a null of theirs is a value, and a key of another class is not read
     for row in rows:

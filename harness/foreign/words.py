@@ -155,10 +155,7 @@ class Unread:
 def unread(
     groups: Iterable[Mapping[str, Any]], prefix: str = "", usual: Callable[[str], Sequence[PlainValue]] = lambda _: OFF
 ) -> dict[str, list[Unread]]:
-    """Return the rows of a table by name: ``any`` names with any value, ``only`` names with one of their ``values``.
-
-    ``usual``: the values of a name whose group has none. ``what`` is short for what mbr-perf does not model.
-    """
+    """Return the rows of a table by name. ``usual``: the values of a name whose group has none."""
     rows: dict[str, list[Unread]] = defaultdict(list)
     for group in groups:
         what = {"why": f"mbr-perf does not model {group['what']}"} if "what" in group else {}

@@ -264,10 +264,7 @@ def left_out(spec: ExperimentSpec, words: Iterable[str]) -> dict[str, tuple[obje
 def as_bridge(
     spec: ExperimentSpec, paths: Iterable[str] | None = None, without: Collection[str] = ()
 ) -> tuple[Words, Words]:
-    """Return the overrides of `run_script.py` that make a recipe of Megatron-Bridge this job, and remarks on the rest.
-
-    ``paths``: only these leaves, such as those that a recommendation changes; None: every leaf that a container holds.
-    """
+    """Return the overrides that make a recipe of Bridge this job, or of ``paths`` only, and remarks on the rest."""
     wanted = None if paths is None else set(paths)
     values: Values = {}
     remarks: list[str] = []

@@ -160,10 +160,7 @@ def new_recipe(asked: ExperimentOptions, what: NewOptions) -> None:
 
 
 def _create_recipe(request: "Request", path: Path) -> tuple[str, tuple[str, ...]]:
-    """Write the job of a request as a recipe file with one point. Return its text, and the rules that refuse the point.
-
-    BadRequestError if the file exists or cannot be written, or if the request is wrong; then nothing is written.
-    """
+    """Write a job as a recipe file; return its text and the rules that refuse it. BadRequestError: not written."""
     from harness.errors import BadRequestError, os_errors_reported
     from harness.recipes.rows import refusals
     from harness.records.store import write_atomically

@@ -109,10 +109,7 @@ def _full_point(recipe: Recipe) -> OperatingPoint:
 
 
 def refusals(recipe: Recipe, point: OperatingPoint) -> list[Finding]:
-    """Return the errors of the rule table at one point; none for a point that its file marks as inconsistent.
-
-    The rules are those of megatron-core 0.16.1: another release may accept the point.
-    """
+    """Return the rule errors of megatron-core 0.16.1 at a point; none if its file marks it as inconsistent."""
     return [] if point.key.inconsistent else refusals_of(resolve_point(recipe, point))
 
 
@@ -195,11 +192,7 @@ class CheckedDocument(Document):
 
 
 def check_files(paths: list[Path], directory: Path | None) -> tuple[list[CheckedFile], list[BadRequestError]]:
-    """Check files (all recipes when ``paths`` is empty): schema, names, that every runnable point resolves, and rules.
-
-    A point that breaks a rule of megatron-core 0.16.1 is no problem but a row under ``refused``: it is published, and
-    another release may accept it.
-    """
+    """Check files (default: all): schema, names, and every point by the rules of megatron-core 0.16.1."""
     files = [RecipeFile(path, str(path), None, None) for path in paths] or all_recipe_files(recipes_dir(directory))
     problems = Problems()
     checked: list[CheckedFile] = []

@@ -108,11 +108,7 @@ class ArchiveDocument(Document):
 
 
 def archive(folder: Path, target: Path, places: Places, *, max_bytes: int = MAX_BYTES) -> ArchiveDocument:
-    """Write ``folder`` as one gzipped tar at ``target``, completely or not at all; redacts every text.
-
-    BadRequestError names all problems: ``target`` exists or is not named .tar.gz, or the files are larger than
-    ``max_bytes`` together.
-    """
+    """Write ``folder`` as one redacted tar at ``target``, or nothing. BadRequestError names all problems."""
     every = sorted(folder.rglob("*"), key=lambda path: path.relative_to(folder).parts)
     files = [path for path in every if path.is_file() and not path.is_symlink()]  # no sockets or pipes
     raise_all([*_target_problems(target), *_size_problems(files, max_bytes)])

@@ -81,10 +81,7 @@ def python_line(version: tuple[int, ...]) -> Iterator[Line]:
 
 
 def software_lines(software: Software, gpus: Detection) -> Iterator[Line]:
-    """Check the versions of torch and megatron-core; on a machine with GPUs also whether transformer-engine is there.
-
-    `pip check` says whether installed packages fit together.
-    """
+    """Check torch and megatron-core; on a machine with GPUs also whether transformer-engine is there."""
     yield _at_least("torch", software.torch)
     version = software.megatron_core
     if version and parse_version(version) >= parse_version(NEWEST_MEGATRON_CORE):
@@ -169,11 +166,7 @@ def import_line(host: Host, software: Software, gpus: Detection, timeout_s: floa
 
 
 def compiler_line(software: Software, gpus: Detection, shell: Mapping[str, str], headers: Path) -> Iterator[Line]:
-    """Check for a compiler; no line if runs compile nothing.
-
-    With GPUs, Triton compiles a C file for each of megatron-core's fused functions, with $CC, gcc or clang
-    (triton/runtime/build.py). From megatron-core 0.17 on, output-discarding recompute compiles an extension (rule K18).
-    """
+    """Check what Triton and output-discarding recompute (K18) compile with; no line if runs compile nothing."""
     name, path = "compiler", shell.get("PATH", os.defpath)
     header = [] if (headers / "Python.h").is_file() else ["Python.h"]
     by_triton = bool(gpus.gpus) and software.torch is not None

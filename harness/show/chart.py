@@ -40,10 +40,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class Point:
-    """``number`` stands beside it, ``name`` and ``text`` on a line of the key; ``note`` is its tooltip.
-
-    ``across`` and ``upwards``: the ends of its range.
-    """
+    """``number`` stands beside it, ``name`` and ``text`` in the key, ``note`` is its tooltip; ``across``: its range."""
 
     x: float
     y: float
@@ -107,10 +104,7 @@ _FAR = 2.5  # a limit that is this many times the highest peak would press all b
 
 
 def memory_limit(limits: Iterable[Limits], scale: float, most: float) -> tuple[tuple[Limit, ...], str]:
-    """Return the line of the least usable memory, or none and a sentence that says why.
-
-    ``most``: the highest peak, in units of ``scale`` bytes.
-    """
+    """Return the line of the least usable memory, or none and why; ``most``: the highest peak in ``scale`` bytes."""
     known = sorted({(each.budget_bytes, each.usable_text) for each in limits if each.budget_bytes})
     if not known:
         return (), " The usable memory is not known."

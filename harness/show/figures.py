@@ -87,10 +87,7 @@ Value = str | float | int | bool | None
 
 
 def csv_text(titles: Sequence[str], rows: Iterable[Iterable[Value]]) -> str:
-    """Header and rows.
-
-    An absent value is an empty field; a text that a spreadsheet would run begins with an apostrophe.
-    """
+    """Return header and rows. Absent: an empty field; what a spreadsheet would run begins with an apostrophe."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(_safe(title) for title in titles)

@@ -33,10 +33,7 @@ def escape(text: str) -> str:
 
 
 def html(whole: page.Page) -> str:
-    """Return the page as one file that fetches nothing: the answer, the first picture, tables; notes at the end.
-
-    Its only script adds buttons that copy commands.
-    """
+    """Return the page as one file that fetches nothing; its only script adds buttons that copy commands."""
     title = f"{whole.title}: {whole.headline}" if whole.headline else whole.title
     about = ". ".join(part for part in (whole.headline, whole.about) if part)
     answer = whole.first_line
@@ -166,10 +163,7 @@ _BAR = re.compile("^[█▉▊▋▌▍▎▏]+ +")  # the bar of a terminal; a 
 
 
 def _cell(words: page.Words, kind: str, title: str, *, is_heading: bool = False) -> str:
-    """Return a cell; one span with a style is tinted and signed as a whole.
-
-    A heading names its row for a screen reader. A phone shows a row as lines, each with its column's title.
-    """
+    """Return a cell; one span with a style is tinted and signed. A phone shows each cell with its column's title."""
     named = f' data-title="{title}"'
     opening, closing = ('th scope="row"', "th") if is_heading else ("td", "td")
     if kind == "left" and max((len(span.text) for span in page.spans(words)), default=0) > _LONGEST_WHOLE:

@@ -15,10 +15,7 @@ def as_markdown(text: str) -> str:
 
 
 def markdown(whole: page.Page, *, level: int = 1, with_images: bool = False) -> str:
-    """Return the page below a heading of ``level``. ``with_images``: the pictures are SVG files beside it.
-
-    Without them only the captions are written.
-    """
+    """Return the page below a heading of ``level``. ``with_images``: the pictures are SVG files beside it."""
     about = ". ".join(part for part in (whole.headline, whole.about) if part)
     answer = whole.first_line
     parts = [

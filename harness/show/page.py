@@ -81,10 +81,7 @@ def plain(words: Words) -> str:
 
 @dataclass(frozen=True)
 class Line:
-    """A paragraph.
-
-    A terminal indents its further lines by ``hang`` columns, and never breaks one that is ``whole``, to copy.
-    """
+    """A paragraph; further lines are indented by ``hang``. ``whole``: no terminal breaks it, to copy."""
 
     words: Words
     style: Style = "plain"
@@ -106,10 +103,7 @@ class Listing:
 
 @dataclass(frozen=True)
 class Facts:
-    """Names and values below each other; values begin in column ``width``.
-
-    An equal name is not repeated by its caller.
-    """
+    """Names and values below each other; values begin in column ``width``."""
 
     rows: tuple[tuple[str, Words], ...]
     width: int
@@ -137,10 +131,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Cells are texts, or spans whose style holds for the whole cell. A short row ends in empty cells.
-
-    A terminal that has to drop columns shows ``instead`` below. ``whole``: never folded, also at a terminal.
-    """
+    """Cells are texts or styled spans. Where columns are dropped, ``instead`` stands below. ``whole``: never folded."""
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[Words, ...], ...]
@@ -165,10 +156,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Section:
-    """Blocks under a title, which a terminal indents by ``indent``. ``anchor``: the target of links within the page.
-
-    ``folded``: HTML shows the title alone until somebody opens it.
-    """
+    """Blocks under a title, indented by ``indent``. ``anchor``: for links; ``folded``: HTML opens it on demand."""
 
     title: str
     blocks: "tuple[Block, ...]"
@@ -205,10 +193,7 @@ class Only:
 
 @dataclass(frozen=True)
 class Details:
-    """Blocks that terminals show with -v only. Otherwise their last line counts them: ``num`` of ``noun``.
-
-    ``option``: another one than -v, which the command itself obeys.
-    """
+    """Blocks that terminals show with ``option`` only; otherwise their last line counts ``num`` of ``noun``."""
 
     num: int
     noun: str

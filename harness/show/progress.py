@@ -26,10 +26,7 @@ Show = Callable[[str, int | None, float | None, float | None], None]
 
 @contextmanager
 def step_progress(console: Console, num_steps: int) -> Iterator[Show]:
-    """Yield ``show(phase, last finished step or None, seconds of it, seconds left)``, to be called often.
-
-    A bar on a terminal; nothing elsewhere.
-    """
+    """Yield ``show(phase, finished step or None, its seconds, seconds left)``: a bar on a terminal."""
     with _bars(console) as bar:
         yield _shown(bar, bar.add_task("starting", total=num_steps, eta=""))
 

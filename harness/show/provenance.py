@@ -24,10 +24,7 @@ def command_text(command: Sequence[str]) -> str:
 
 
 def machine_facts(runs: Iterable[Provenance], first: Sequence[tuple[str, Words]] = ()) -> Facts:
-    """``first``, then hardware, host, driver and software of the runs.
-
-    Runs that differ give several values; none: left out.
-    """
+    """Return ``first``, then hardware, host, driver and software of the runs; several values where they differ."""
     where = list(runs)
     rows = ((name, _values(read(provenance) for provenance in where)) for name, read in _ROWS.items())
     return Facts((*first, *((name, value) for name, value in rows if value)), WIDTH)

@@ -1,8 +1,4 @@
-"""Writes a chart as SVG.
-
-Horizontal places are shares of the width and heights are pixels, so that one drawing fits a phone and a wide screen
-with type of one size. Numbers stand in a chart and names below it: no label has to find a place.
-"""
+"""Writes a chart as SVG: places across are shares of the width, heights are pixels, so it fits a phone."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from html import escape

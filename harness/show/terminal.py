@@ -77,10 +77,7 @@ def print_page(console: Console, answer: page.Page) -> None:
 
 
 def show_stopped(what: str, code: ExitCode, kept: Path | None, go_on: str = "") -> None:
-    """Print the answer to Ctrl-C in at most three lines: what was stopped, what is kept, and the command that goes on.
-
-    Without ``go_on`` that is the command line as it was typed.
-    """
+    """Print the answer to Ctrl-C: what was stopped, what is kept, and the command that goes on (the typed one)."""
     command = go_on or shlex.join(["mbr-perf", *map(redact, sys.argv[1:])])
     lines = (
         page.Line(f"INTERRUPTED (exit {int(code)}): {what}", "strong"),

@@ -31,10 +31,7 @@ def _least(table: Table, at: int, least_long: int = _LEAST_LONG) -> int:
 
 
 def widths(table: Table, width: int) -> dict[int, int]:
-    """Return each column's part of ``width`` if not all cells fit on one line: the widest that may fold gives first.
-
-    Where even that does not fit, the table is wider than ``width``.
-    """
+    """Return each column's part of ``width`` if not all fits on one line: the widest that may fold gives first."""
     least = [_least(table, at) for at in range(len(table.columns))]
     given = [
         _widest([column.title, *(plain(row[at]) for row in table.rows)]) for at, column in enumerate(table.columns)

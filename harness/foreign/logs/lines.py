@@ -50,11 +50,7 @@ def records_in(text: str) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One record of a log. ``number`` counts lines of ``source`` from 1; records that share a line share its number.
-
-    ``text`` has no prefixes, colours or control characters. ``rank`` and ``host`` are None if unknown. ``time``: the
-    line's date and time as written.
-    """
+    """One record of a log, without prefixes and colours. ``number``: of its line in ``source``, from 1."""
 
     text: str
     source: str
@@ -72,13 +68,7 @@ class LogLine:
 def log_lines(
     paths: Iterable[str | Path], passage: Passage | None = None, *, wanted: Wanted | None = None
 ) -> Iterator[LogLine]:
-    """Yield the lines of all ``paths``, file after file. A path: a file, a folder of logs, ``-`` for standard input.
-
-    Split lines longer than ``MAX_PIECE_BYTES``, and skip blank lines. Only plain text in UTF-8, also
-    compressed with gzip: before the first line, BadRequestError names all files that are binary, missing or unreadable.
-    A pipe is checked when it is read.
-    ``passage`` counts the bytes read and can stop the reading. ``wanted``: leave out other lines of a long log.
-    """
+    """Yield the lines of files, folders and ``-``. First, BadRequestError names all that are no text."""
     return _all_lines(log_sources(paths), passage or Passage(), wanted)
 
 

@@ -25,11 +25,7 @@ class Prefixed:
 
 
 class PrefixReader:
-    """Reads the prefixes of one stream. The innermost wins: ``1: [default3]:[rank11]: text`` is from rank 11.
-
-    A task of ``srun --label`` is a rank, unless a line shows that the task starts several ranks: then it is a node.
-    torchrun's local rank then gives the global rank on the first node only.
-    """
+    """Reads the prefixes of one stream; the innermost wins. A task of srun is a rank, unless it starts several."""
 
     def __init__(self, rank: int | None, head: list[str]) -> None:
         self._file_rank = rank

@@ -22,10 +22,7 @@ _LATE_CONTROLS = re.compile("[\x80-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\uf
 
 @dataclass(frozen=True)
 class Wanted:
-    """The lines that a reader wants: with one of ``words``, and with one of ``before`` and ``more`` lines after it.
-
-    The beginning and the last line of a log are always read. A line break in a word stands for the end of the line.
-    """
+    """The lines that a reader wants: with ``words``, or with one of ``before`` and ``more`` lines after it."""
 
     words: tuple[str, ...]
     before: tuple[str, ...] = ()
@@ -38,10 +35,7 @@ _LEAST = 4  # characters of a word that are searched, if it has them
 
 
 def any_of(words: Iterable[str]) -> re.Pattern[bytes]:
-    """Compile a search that finds every text with one of the words, and a few others.
-
-    It is a tree of the words' characters, each from its rarest one on, because few places of a text can begin there.
-    """
+    """Compile a fast search that finds every text with one of the words, and a few others, as a tree of characters."""
     root: dict[str, Any] = {}
     for word in words:
         begins = range(max(1, len(word) - _LEAST + 1))
@@ -93,11 +87,7 @@ class Sieve:
 
 
 def numbered_pieces(stream: BufferedReader, sieve: Sieve | None = None) -> Iterator[tuple[int, bytes]]:
-    """Yield every line that is wanted with its number, without its line end, and cleaned. Split long lines.
-
-    A line also ends at a carriage return. A long line is cut at the last space or NUL byte in its second half, if there
-    is one.
-    """
+    """Yield every wanted line with its number, cleaned; also ends at a carriage return. Long lines are split."""
     last: tuple[int, bytes] | None = None
     passed = 0
     for number, raw in _blocks(stream):

@@ -155,11 +155,7 @@ _WAIT_S = 0.5
 
 @dataclass
 class Passage:
-    """Counts bytes over all sources.
-
-    ``is_stopped``: set it to end the reading as if the logs ended. ``total_bytes``: None if a source is a pipe.
-    ``on_progress`` is called for every chunk, and while a pipe is silent. ``notes``: why something was not read.
-    """
+    """Counts bytes; set ``is_stopped`` to end the reading. ``total_bytes``: None for a pipe. ``notes``: on unread parts."""
 
     on_progress: "Callable[[Passage], None] | None" = None
     num_bytes: int = 0
