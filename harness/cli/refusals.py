@@ -87,8 +87,8 @@ def completed(arguments: Sequence[str], choices: Sequence[Sequence[str]]) -> lis
 
 def tell_stopped() -> None:
     """Answer Ctrl-C if there is nothing to keep."""
-    print(f"INTERRUPTED (exit {int(ExitCode.INTERRUPTED)}): no answer", file=sys.stderr)
-    print(f"Start again: {shlex.join(['mbr-perf', *map(redact, sys.argv[1:])])}", file=sys.stderr)
+    command = shlex.join(["mbr-perf", *map(redact, sys.argv[1:])])
+    print(f"INTERRUPTED (exit {int(ExitCode.INTERRUPTED)}): no answer\nStart again: {command}", file=sys.stderr)
 
 
 # By words in the messages of typer and of click.

@@ -72,18 +72,12 @@ class Container(Words):
         if not isinstance(value, dict):
             return value
         if "_call_" in value or "_partial_" in value:
-            return self._named(value, keys)
+            return self._named(value)
         return {key: self._plain((*keys, key)) for key in value if key not in _SETTINGS}
 
-    def _named(self, value: dict[str, PlainValue], keys: Keys) -> str:
+    def _named(self, value: dict[str, PlainValue]) -> str:
         is_enum = value.get("_call_") is True and "_name_" in value
-        key = "_name_" if is_enum else "_target_"
-        named = value.get(key)
-        if not isinstance(named, str):
-            raise BadRequestError(
-                f"{self.label}:{self.file.line(keys)}: a value with _call_ or _partial_ needs {key} as text",
-                remedy="write the file with Megatron-Bridge's to_yaml, not by hand",
-            )
+        named = str(value.get("_name_" if is_enum else "_target_"))
         return named if is_enum else _member(named, value.get("_args_"))
 
 
@@ -158,9 +152,8 @@ def _require_model(container: Container) -> None:
     place, name = container.place("model"), container.target("model")
     module = name.rpartition(".")[0].removeprefix(_BRIDGE)
     if name and (module not in _TABLE["models"].split() or "Llama4" in name):
-        found = (why for pattern, why in _TABLE["other_models"].items() if re.search(pattern, name, re.IGNORECASE))
-        message = f"{place}: mbr-perf cannot train {name}: the model {next(found, 'is unknown')}"
-        raise BadRequestError(message, remedy="give a GPT model, dense or with experts")
+        message = f"{place}: mbr-perf cannot train {name}"
+        raise BadRequestError(message, remedy="give a GPT model of language only, dense or with experts")
     if container.value("peft") is not None and container.target("peft") != _ADAPTERS:
         kind = container.target("peft").rpartition(".")[2] or "an adapter"
         raise BadRequestError(

@@ -7,14 +7,15 @@ import shlex
 import sys
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
 from typing import TextIO, cast
 
-from harness.errors import BadRequestError, Problems
+import yaml
+
+from harness.errors import BadRequestError, Problems, os_errors_reported
 from harness.foreign.megatron_arguments import (
     Arguments,
     begins_block,
@@ -29,7 +30,7 @@ from harness.foreign.megatron_fields import REQUIRED, arguments_layer
 from harness.foreign.shell_script import Script, Word, read_script
 from harness.foreign.words import Given
 from harness.records.reading import PlainValue, read_text
-from harness.records.strict_yaml import parse_yaml, table_in
+from harness.records.strict_yaml import table_in
 from harness.resolve.options import options_layer
 from harness.resolve.recipe import STDIN, ForeignSource, Layer, Request, Setting
 from harness.units import shortened
@@ -78,7 +79,7 @@ def _refuse_other_models(found: Arguments, source: ForeignSource) -> None:
 
 def read_arguments(source: ForeignSource) -> Arguments:
     """Return the arguments of a file or of standard input. BadRequestError if it holds none, or cannot be read."""
-    text = _standard_input(sys.stdin) if source.path == STDIN else _head(source)
+    text = _text_of(source)
     lines = text.splitlines()
     if any(begins_block(line) for line in lines):
         found = from_block(((line, f"{source.label}:{number}") for number, line in enumerate(lines, 1)), source.label)
@@ -105,67 +106,53 @@ def _complete(found: Arguments, request: Request) -> None:
 
 def _of_yaml(text: str, label: str) -> Arguments:
     """Read a configuration of Megatron-LM's tests as its script passes it on: in brackets several words, else one."""
-    document = parse_yaml(_last_of_repeated(text), label, by_pyyaml=True)
-    sections = {name: document.at((name,)) or {} for name in ("MODEL_ARGS", "ENV_VARS")}
-    for name, section in sections.items():
-        if not isinstance(section, dict):
-            raise BadRequestError(f"{document.place((name,))}: no mapping", remedy="write lines of NAME: VALUE")
-    words = []
-    for option, value in cast(dict[str, object], sections["MODEL_ARGS"]).items():
-        written = [str(each) for each in value] if isinstance(value, tuple) else [str(value).strip()]
+    try:
+        document = yaml.load(text, yaml.BaseLoader)  # noqa: S506 (makes texts only; of equal names, the last counts)
+        sections = [dict(document.get(name) or {}) for name in ("MODEL_ARGS", "ENV_VARS")]
+    except (yaml.YAMLError, AttributeError, TypeError, ValueError) as error:
+        message = f"{label}: not a configuration of Megatron-LM: {shortened(' '.join(str(error).split()), 200)}"
+        raise BadRequestError(message, remedy="write lines of NAME: VALUE below MODEL_ARGS and ENV_VARS") from error
+    numbers = {line.partition(":")[0].strip(): number for number, line in enumerate(text.splitlines(), 1)}
+    words: list[Word] = []
+    for option, value in sections[0].items():
+        written = value if isinstance(value, list) else [value.strip()]
         if isinstance(value, str) and re.fullmatch(r"\[[^]]+\]", value.strip()):
             written = value.strip()[1:-1].split()
-        line = document.line(("MODEL_ARGS", option))
-        words += [Word(each, line) for each in (option, *([] if value is True else written))]
+        written = [] if written == ["true"] else written
+        words += [Word(each, numbers.get(option, 1)) for each in (option, *written)]
     found = from_words(words, label)
     found.is_test = found.is_started = True
-    variables = cast(dict[str, object], sections["ENV_VARS"]).items()
-    found.environment = _of_step((name, str(value), document.place(("ENV_VARS", name))) for name, value in variables)
+    found.environment = _of_step((name, str(value), f"{label}:{numbers[name]}") for name, value in sections[1].items())
     return found
 
 
-def _last_of_repeated(text: str) -> str:
-    """Blank the earlier ones of equal arguments in a section: Megatron-LM takes the last."""
-    lines, seen = text.splitlines(), set[str]()
-    for at in reversed(range(len(lines))):
-        name = re.match(r"\s+(--[\w-]+):", lines[at])
-        if name is None:
-            seen = set() if lines[at][:1].strip() else seen
-        elif name[1] in seen:
-            lines[at] = ""
-        else:
-            seen.add(name[1])
-    return "\n".join(lines)
-
-
-def _head(source: ForeignSource) -> str:
-    """Return the text of a file; of a large or compressed log its head, where a job prints its arguments."""
-    path, raw = Path(source.path), b""
-    with suppress(OSError, EOFError, zlib.error):  # read_text says why, and refuses pipes
-        if path.is_file():
-            with path.open("rb") as file:
-                if file.peek(2).startswith(_GZIP):
-                    raw = gzip.GzipFile(fileobj=file).read(MOST_BYTES)
-                elif path.stat().st_size > MOST_BYTES:
-                    raw = file.read(MOST_BYTES)
+def _text_of(source: ForeignSource) -> str:
+    """Return the text of a file or of standard input; of a large log its head, where a job prints its arguments."""
+    label = source.label
+    if source.path == STDIN:
+        raw = _standard_input(sys.stdin)
+    elif Path(source.path).is_file():
+        with os_errors_reported(f"{label}: cannot be read"), Path(source.path).open("rb") as file:
+            raw = file.read(MOST_BYTES + 1)
+    else:
+        return read_text(Path(source.path), label)  # says why not
+    try:
+        raw = gzip.GzipFile(fileobj=BytesIO(raw)).read(MOST_BYTES + 1) if raw[:2] == _GZIP else raw
+    except (OSError, EOFError, zlib.error) as error:
+        raise BadRequestError(f"{label}: cannot be read: {error}", remedy="compress it again") from error
     text = raw.decode("utf-8", errors="replace")
-    return text if begins_block(text) else read_text(path, source.label, most_bytes=MOST_BYTES)
+    if not begins_block(text) and (len(raw) > MOST_BYTES or "\ufffd" in text):
+        problem = f"larger than {MOST_BYTES >> 20} MiB" if len(raw) > MOST_BYTES else "not UTF-8"
+        raise BadRequestError(f"{label}: {problem}", remedy="give a command line, a script or a log as text")
+    return text
 
 
 @lru_cache(maxsize=1)
-def _standard_input(stream: TextIO | None) -> str:
+def _standard_input(stream: TextIO | None) -> bytes:
     """Read standard input once, because a request may be resolved several times. ``stream``: None if it is closed."""
     if stream is None or stream.isatty():
         raise BadRequestError("--megatron_args -: nothing is piped in", remedy="pipe the arguments in, or name a file")
-    raw = stream.buffer.read(MOST_BYTES + 1)
-    try:
-        text = (gzip.GzipFile(fileobj=BytesIO(raw)).read(MOST_BYTES + 1) if raw[:2] == _GZIP else raw).decode()
-    except (UnicodeDecodeError, OSError, EOFError, zlib.error) as error:
-        raise BadRequestError(f"--megatron_args -: cannot be read: {error}", remedy="give text in UTF-8") from error
-    if len(text) > MOST_BYTES:
-        message = f"--megatron_args -: larger than {MOST_BYTES >> 20} MiB"
-        raise BadRequestError(message, remedy="pipe the arguments only")
-    return text
+    return stream.buffer.read(MOST_BYTES + 1)
 
 
 def _of_script(text: str, label: str) -> Arguments:

@@ -187,19 +187,14 @@ def _joined(texts: list[str], takes: Takes) -> PlainValue:
 def literal(text: str) -> PlainValue:
     """Return a number, True, False, None or a list, as a tuple, as Python reads it; any other text as it is."""
     text = text.strip()
-    if len(text) <= 40 and re.fullmatch(r"-?\d{1,30}", text):
-        return int(text)
-    if len(text) <= 40 and re.fullmatch(r"-?(\d+\.?\d*|\.\d+)([eE][-+]?\d{1,3})?", text):
-        return float(text)
-    if text in ("True", "False", "None"):
-        return {"True": True, "False": False, "None": None}[text]
-    if text[:1] in "[(" and len(text) < 1_000_000:
-        try:
-            value = ast.literal_eval(text)
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
-            return text
-        return plain(value) if isinstance(value, list | tuple) else text
-    return text
+    if not re.fullmatch(r"[-\d.][\d.eE+-]{0,40}|True|False|None|[\[(].{0,1000000}", text, re.DOTALL):
+        return text
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return int(text) if text.isdecimal() else text  # 007
+    found: PlainValue = plain(value)
+    return found
 
 
 _BLOCK_LINE = re.compile(r"(?:^|\s)([A-Za-z_]\w{0,80}) \.{2,120}(?: (.*))?$")

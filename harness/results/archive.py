@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.errors import BadRequestError, raise_all
+from harness.errors import BadRequestError, os_errors_reported, raise_all
 from harness.launch.processes import life_of
 from harness.records.folders import checkout_dir, results_dir
 from harness.records.inventory import FOLDERS, find_stored
@@ -171,14 +171,8 @@ def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
 
 
 def _write(target: Path, content: bytes) -> None:
-    try:
+    with os_errors_reported(f"-o {target}: cannot be written", "name a new file in a writable folder"):
         write_once(target, content)
-    except FileExistsError as error:
-        raise BadRequestError(f"-o {target}: already exists", remedy="name a new file") from error
-    except OSError as error:
-        raise BadRequestError(
-            f"-o {target}: cannot be written: {error.strerror}", remedy="name a file in a writable folder"
-        ) from error
 
 
 def archive_stored(reference: str, target: Path, results: Path | None, *, max_bytes: int) -> ArchiveDocument:

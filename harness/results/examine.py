@@ -167,25 +167,20 @@ def import_line(host: Host, software: Software, gpus: Detection, timeout_s: floa
 
 def compiler_line(software: Software, gpus: Detection, shell: Mapping[str, str], headers: Path) -> Iterator[Line]:
     """Check what Triton and output-discarding recompute (K18) compile with; no line if runs compile nothing."""
-    name, path = "compiler", shell.get("PATH", os.defpath)
-    header = [] if (headers / "Python.h").is_file() else ["Python.h"]
+    path = shell.get("PATH", os.defpath)
     by_triton = bool(gpus.gpus) and software.torch is not None
+    by_recompute = parse_version(software.megatron_core or "0") >= parse_version("0.17")
     has_cc = bool(shell.get("CC")) or any(shutil.which(tool, path=path) for tool in ("gcc", "clang"))
-    if by_triton and (missing := [*([] if has_cc else ["C compiler"]), *header]):
-        found = f"no {' and no '.join(missing)}: the first step of every GPU run fails, because Triton needs a compiler"
-        yield Line(name, "problem", found, "on every node: apt-get install gcc python3-dev, or similar")
-        return
-    by_recompute = software.megatron_core and parse_version(software.megatron_core) >= parse_version("0.17")
-    missing = [tool for tool in ("c++", "ninja") if shutil.which(tool, path=path) is None] + header
-    if by_recompute and missing:
-        found = (
-            f"no {' and no '.join(missing)}: layernorm, moe_act and mla_up_proj recompute fail in the first backward"
-        )
-        yield Line(name, "warning", found, "on every node: apt-get install g++ ninja-build python3-dev, or similar")
-    elif by_recompute:
-        yield Line(name, "ok", "c++, ninja and Python.h")
-    elif by_triton:
-        yield Line(name, "ok", "a C compiler and Python.h")
+    header = [] if (headers / "Python.h").is_file() else ["Python.h"]
+    of_triton = [*([] if has_cc else ["C compiler"]), *header] if by_triton else []
+    of_recompute = [*(tool for tool in ("c++", "ninja") if not shutil.which(tool, path=path)), *header]
+    if missing := of_triton or (of_recompute if by_recompute else []):
+        what = "the first step of every GPU run fails" if of_triton else "output-discarding recompute fails"
+        remedy = "on every node: apt-get install g++ ninja-build python3-dev, or similar"
+        state: State = "problem" if of_triton else "warning"
+        yield Line("compiler", state, f"no {' and no '.join(missing)}: {what}", remedy)
+    elif by_triton or by_recompute:
+        yield Line("compiler", "ok", "compilers and Python.h")
 
 
 def results_line(results: Path) -> Iterator[Line]:

@@ -108,10 +108,10 @@ def memory_limit(limits: Iterable[Limits], scale: float, most: float) -> tuple[t
     known = sorted({(each.budget_bytes, each.usable_text) for each in limits if each.budget_bytes})
     if not known:
         return (), " The usable memory is not known."
-    texts = list(dict.fromkeys(text for _, text in (known[0], known[-1])))
-    if known[0][0] / scale > _FAR * most:
-        return (), f" The usable memory, {' to '.join(texts)}, is beyond the axis."
-    return (Limit(known[0][0] / scale, f"usable {' to '.join(texts)}"),), ""
+    least, text = known[0]
+    if least / scale > _FAR * most:
+        return (), f" The usable memory, {text}, is beyond the axis."
+    return (Limit(least / scale, f"usable {text}"),), ""
 
 
 def front(kind: str, points: Iterable[Point], is_better: Callable[[float, float], bool]) -> tuple[Curve, ...]:

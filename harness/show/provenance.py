@@ -10,7 +10,6 @@ from harness.show.page import Facts, Words
 _PROGRAM = "mbr-perf"
 _OWN_FILES = frozenset({_PROGRAM, "app.py", "__main__.py"})
 _SOFTWARE = ("torch", "megatron-core", "transformer-engine")
-_MOST_VALUES = 4
 WIDTH = 20
 """The column in which the values begin."""
 
@@ -56,6 +55,4 @@ _ROWS: dict[str, Callable[[Provenance], str | None]] = {
 
 
 def _values(found: Iterable[str | None]) -> str:
-    values = list(dict.fromkeys(value for value in found if value))
-    more = len(values) - _MOST_VALUES
-    return "; ".join([*values[:_MOST_VALUES], *([f"and {more} more"] if more > 0 else [])])
+    return "; ".join(dict.fromkeys(value for value in found if value))

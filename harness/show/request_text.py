@@ -11,8 +11,8 @@ from harness.experiment.user_buffers import UserBuffers
 from harness.launch.environment_rows import EXPORTS, STOPS
 from harness.records.run import RunRecord
 from harness.resolve.recipe import ASSUMED, LAID_OUT, NO_EFFECT, UNPREDICTED
-from harness.show.page import GAP, Column, Facts, Line, Listing, Table
-from harness.units import counted, grouped, sentence, walked
+from harness.show.page import Column, Facts, Line, Listing, Table
+from harness.units import counted, sentence, walked
 
 if TYPE_CHECKING:
     from harness.foreign.exporting import ToPaste
@@ -139,14 +139,9 @@ def explanation(spec: ExperimentSpec, sources: Mapping[str, str]) -> Table:
         "kernels.tp_comm_overlap_cfg": described_buffers(buffers) if buffers else None,
     }
     named = sorted(sources.items(), key=lambda item: (item[1] == "default", item[0]))
-    by_source = grouped((source, path) for path, source in named if source != "default")
     return Table(
         (Column("Setting"), Column("Source", drop=1), Column("Value", long=True)),
         tuple((path, source, str(_value(values, path, source))) for path, source in named),
-        instead=(
-            GAP,
-            Listing((*(f"{source}: {', '.join(paths)}" for source, paths in by_source.items()), "default: all others")),
-        ),
     )
 
 
@@ -159,13 +154,9 @@ def _value(values: Mapping[str, object], path: str, source: str) -> object:
     return ", ".join(f"{name} {value}" for name, value in inner.items()) or "none"
 
 
-_LETTERS = "; E: embedding, t: transformer layer, m: MTP layer, L: loss"
-
-
 def assumed_lines(notes: Sequence[str]) -> list[Line]:
     """Return those of ``notes`` that name assumed values, or what was asked for and is not honoured."""
-    told = (note + _LETTERS * (note.startswith(LAID_OUT) and "|" in note) for note in notes if _is_told(note))
-    return [Line(sentence(text), "dim", hang=2) for text in told]
+    return [Line(sentence(note), "dim", hang=2) for note in notes if _is_told(note)]
 
 
 def other_notes(notes: Sequence[str]) -> Iterator[str]:

@@ -154,7 +154,7 @@ def test_a_configuration_of_megatron_lms_tests_is_read(resolved, tmp_path):
     path.write_text(TEST_CONFIGURATION)
     assert job_words(str(path)) == ["--megatron_args", str(path)]
     refused(lambda: resolved(TEST_CONFIGURATION.replace("recompute-modules", "tp")), "train.sh:14: --tp: ", num=None)
-    refused(lambda: resolved("MODEL_ARGS: 3\n"), "no mapping")
+    refused(lambda: resolved("MODEL_ARGS: 3\n"), "not a configuration")
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def toolbox(tmp_path):
 @pytest.mark.parametrize(
     ("tools", "header", "found"),
     [
-        (("c++", "ninja"), True, "c++, ninja"),
+        (("c++", "ninja"), True, "compilers"),
         (("c++",), True, "no ninja: "),
         ((), False, "no c++ and no ninja and no Python.h: "),
     ],
@@ -109,7 +109,6 @@ def test_megatron_core_0_17_needs_a_compiler(toolbox, tools, header, found):
     line = only(doctor.compiler_line(Software(megatron_core="0.17.0"), Detection(), *toolbox(*tools, header=header)))
     assert line.found.startswith(found)
     assert line.state == ("warning" if found.startswith("no") else "ok")
-    assert "ninja" in line.found
 
 
 @pytest.mark.parametrize("version", [None, "0.16.1"])
@@ -120,9 +119,9 @@ def test_megatron_core_before_0_17_needs_no_compiler_without_gpus(toolbox, versi
 @pytest.mark.parametrize(
     ("tools", "env", "header", "state", "found"),
     [
-        (("gcc",), {}, True, "ok", "a C compiler"),
-        (("clang",), {}, True, "ok", "a C compiler"),
-        ((), {"CC": "/opt/cc"}, True, "ok", "a C compiler"),
+        (("gcc",), {}, True, "ok", "compilers"),
+        (("clang",), {}, True, "ok", "compilers"),
+        ((), {"CC": "/opt/cc"}, True, "ok", "compilers"),
         (("gcc",), {}, False, "problem", "no Python.h: "),
         ((), {}, False, "problem", "no C compiler and no Python.h: "),
     ],

@@ -98,11 +98,6 @@ def test_every_setting_is_shown_with_its_source_and_defaults_come_last(make_spec
     assert "tensor_model_parallel_size 4" in rows[5][2]
 
 
-def test_without_room_for_sources_the_settings_of_each_source_are_listed(make_spec):
-    shown = explanation(make_spec(), {"recompute": "default", "gpu": "a.yaml:3", "task": "a.yaml:3"})
-    assert shown.instead[-1].items == ("a.yaml:3: gpu, task", "default: all others")
-
-
 def run_document(record, golden=None):
     search = GoldenSearch(golden, Path("golden.json") if golden else None, "none there")
     metrics, comparison = compare_runs([record], search, GateOptions())

@@ -155,7 +155,7 @@ _WAIT_S = 0.5
 
 @dataclass
 class Passage:
-    """Counts bytes; set ``is_stopped`` to end the reading. ``total_bytes``: None for a pipe. ``notes``: on unread parts."""
+    """Counts bytes; set ``is_stopped`` to end the reading. ``total_bytes``: None for a pipe."""
 
     on_progress: "Callable[[Passage], None] | None" = None
     num_bytes: int = 0
