@@ -1,9 +1,6 @@
-"""Python interface: plan, check and compare as functions, and measured runs as values. Importing it loads no torch.
+"""Python interface: functions that return the documents of the commands' ``--json``, frozen and with ``to_dict()``.
 
-Every function returns the document that the command of the same name prints with ``--json``: frozen, typed, with
-``to_dict()``. Nothing is printed and nothing is trained. Requests that
-the command would refuse raise `BadRequestError`, whose ``message`` and ``remedy`` are the lines that the command
-prints.
+Importing it loads no torch; nothing is printed or trained. BadRequestError has the message and the remedy.
 """
 
 from collections.abc import Mapping, Sequence

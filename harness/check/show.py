@@ -81,7 +81,6 @@ def _counts(findings: Iterable[Finding]) -> Counter[str]:
 
 
 def _finding_blocks(finding: Finding, *, is_said: bool) -> Iterator[Block]:
-    """Yield the problem and how to mend it; only the latter where ``is_said``: line 1 already names the problem."""
     word = "forced" if finding.overridden else finding.severity
     if not is_said:
         yield Line((Span(word, _STYLES[finding.severity]), f" {finding.id}: {finding.message}"), hang=2)

@@ -55,7 +55,6 @@ def _contradictions(launcher: str, given: ClusterLaunchOptions, local: Mapping[s
 
 
 def _settled(launcher: str, given: ClusterLaunchOptions, problems: Problems) -> dict[str, object]:
-    """Return the options that need conversion. ``problems`` takes what is wrong; a default stands in for it."""
     settled: dict[str, object] = {"launcher": launcher, "exclusive": not given.no_exclusive, "exclude": None}
     for option, name, allowed, words in (
         ("--segment", "segment", _POSITIVE, "at least 1"),
@@ -73,14 +72,12 @@ def _settled(launcher: str, given: ClusterLaunchOptions, problems: Problems) -> 
 
 
 def _foreign(launcher: str, given: ClusterLaunchOptions) -> list[str]:
-    """Name the given options that a launcher of clusters does not take."""
     exclusive = ("no_exclusive",) if launcher == "slurm" else ()
     own = {*CLUSTERS[launcher].model_fields, "time_limit", "detach", "no_submit", *exclusive}
     return given_options(given, but=own)
 
 
 def _train_job(file: Path | None) -> dict[str, JsonValue]:
-    """Return the mapping in a file; ``{}`` without one. BadRequestError for anything else."""
     found = read_yaml(file, f"--kubeflow_job {file}", by_pyyaml=True).at(()) if file else {}
     remedy = "write a TrainJob, as for kubectl"
     if not isinstance(found, dict):

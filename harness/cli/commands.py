@@ -41,7 +41,6 @@ def _as_command(call: _Command, options: list[inspect.Parameter], command: Calla
 
 
 def _answering(command: _Command) -> Any:
-    """Return the command with -q and -v. BadRequestError for both, or for one of them with --json."""
 
     def call(*, quiet: bool, verbose: bool, **options: Any) -> None:
         if quiet + verbose + options.get("as_json", False) > 1:

@@ -18,7 +18,6 @@ _WIDEST = 28  # a longer name stands on a line of its own
 _Row = tuple[str, tuple[str, str]]
 
 LENGTH: ContextVar[Literal["short", "long", "all"]] = ContextVar("LENGTH", default="long")
-"""Of the help of a command: ``-h``, ``--help``, ``help COMMAND --all``."""
 _JOB = ("model_recipe_name", "gpu", "compute_dtype", "num_gpus", "task", "recompute", "tensor_model_parallel_size",
         "pipeline_model_parallel_size")  # fmt: skip
 _OFTEN = {
@@ -37,7 +36,6 @@ _OFTEN = {
 }  # fmt: skip
 """What people use, by the names of parameters; every command with answers also has -q, -v and --json."""
 _TWINS = ("recompute_granularity", "recompute_method", "distribute_saved_activations", "point_gpu")
-"""Options that another option or a --set says, too."""
 
 
 _PLAN = "plan -mr llama3_70b --task sft -g h100 -c fp8_cs -ng 32"
@@ -52,7 +50,6 @@ TASKS = (
     ),
     ("Is tonight's build still as good as yesterday's?", "nightly cpu_smoke --junit junit.xml --html pages"),
 )
-"""What people come for, and the command for it, without the program's name."""
 
 
 def examples() -> Mapping[str, list[str]]:
@@ -86,7 +83,6 @@ def _write_examples(formatter: Any, lines: Sequence[str]) -> None:
 
 
 def _write_often(command: Any, ctx: Any, formatter: Any, often: Collection[str]) -> None:
-    """Write the first sentence of the docstring and of each option that people use."""
     formatter.write(f"\n{_wrapped(_sentence(command.help or ''), 2, formatter.width)}\n")
     names = (*often, "as_json", "quiet", "verbose")
     hidden = {each.name for each in command.params} - set(names)

@@ -48,7 +48,6 @@ _FAULTS = (
     errno.EIO, errno.ESTALE, errno.EDQUOT, errno.ENOSPC, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.EACCES,
     errno.EPERM, errno.EROFS, errno.ENOTCONN, errno.ETIMEDOUT, errno.ENXIO, errno.ENOLCK, errno.EBUSY,
 )  # fmt: skip
-"""Errors of files and disks that are no bug of mbr-perf."""
 
 
 def of_system(error: OSError) -> HarnessError:
@@ -71,7 +70,6 @@ def of_system(error: OSError) -> HarnessError:
 
 
 def _with_commands(problem: BadRequestError, arguments: Sequence[str]) -> BadRequestError:
-    """Return the problem with whole commands in the place of options to add."""
     if not problem.choices:
         return problem
     first = "copy one of these commands:" if len(problem.choices) > 1 else "this command works:"

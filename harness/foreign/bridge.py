@@ -39,7 +39,6 @@ class Container(Words):
                 self._take(section, (section,))
 
     def _take(self, path: str, keys: Keys) -> None:
-        """Take a section or a setting with what it holds; refuse a setting that is written twice."""
         value, line = self._plain(keys), self.file.line(keys)
         known = self.given if len(keys) == (3 if keys[:2] == ("model", "transformer") else 2) else self.around
         if path == _NESTED and isinstance(value, dict):
@@ -167,7 +166,6 @@ _COMPLETED = ("scheduler.lr_decay_steps", "comm_overlap.data_parallel_size")
 
 
 def _refuse_unfinished(container: Container) -> bool:
-    """Refuse a file that Megatron-Bridge has not completed; return whether it is one."""
     places = [path for path in _COMPLETED if container.has(path) and container.peek(path) is None]
     places += ["mixed_precision"] if isinstance(container.peek("mixed_precision"), str) else []
     if places:
@@ -178,7 +176,6 @@ def _refuse_unfinished(container: Container) -> bool:
 
 
 def _refuse_missing(container: Container) -> bool:
-    """Refuse every section and size that is missing; return whether none is."""
     names = [part for part in _PARTS if not container.has(part)]
     if "model" not in names:
         names += [f"model.{name}" for name in _TABLE["needed"].split() if container.peek(f"model.{name}") is None]

@@ -94,7 +94,6 @@ def _forward_step(container: Container) -> str:
 
 
 def _digest(container: Container, layer: Layer) -> str:
-    """Hash the settings that no leaf of the spec was read from and that can change a result."""
     read_from = {setting.source.rpartition(": ")[2] for setting in layer.values()}
     every = ((flat(path), value) for path, value in walked(container.plain))
     rest = {path: value for path, value in every if path not in read_from and not path.startswith(_NO_RESULT)}

@@ -4,7 +4,6 @@ Each function takes the words of a job and the names of its row in settings.yaml
 from other arguments are those of its `arguments.py`: a feed-forward of 4 h (with SwiGLU 8/3 h rounded to 64).
 """
 
-from collections.abc import Sequence
 from math import prod
 
 from pydantic import TypeAdapter, ValidationError
@@ -46,15 +45,10 @@ def any_of(words: Words, *names: str) -> Value:
     return any(words.value(name) for name in names)
 
 
-def when(words: Words, name: str, switch: str) -> Value:
-    """Read a value that counts only while its switch is on; otherwise it is unset."""
-    found: Value = words.value(name)
-    return found if words.value(switch) else None
-
-
 def listed_when(words: Words, name: str, switch: str) -> Value:
     """Return a list of names if its switch is on; else it is empty."""
-    return listed(when(words, name, switch))
+    found: Value = words.value(name)
+    return listed(found if words.value(switch) else None)
 
 
 def listed(value: object) -> tuple[str, ...]:
@@ -95,17 +89,12 @@ def precision(words: Words, bf16: str, fp8: str, fp4: str, recipe: str, fp16: st
     if rows is None:
         words.refuse(recipe, f"no such value {kind!r}", f"known: {', '.join(FP8_RECIPES)}")
         return None
-    return _gathered(words, low, kind, rows, gathers) if gathers else rows[0].name
-
-
-def _gathered(words: Words, low: str, kind: str, rows: Sequence[Precision], gathers: Sequence[str]) -> Value:
     is_gathered = any_of(words, *(name for name in gathers if name.startswith(f"{low}_param")))
-    row = next((row for row in rows if bool(row.transformer_config.get(f"{low}_param")) == is_gathered), None)
-    if row is None:
-        what = f"{low.upper()} {kind} with{'' if is_gathered else 'out'} parameters gathered in {low.upper()}"
-        words.refuse(low, what, f"add or leave out --{low}-param-gather")
-        return None
-    return row.name
+    fitting = (row.name for row in rows if bool(row.transformer_config.get(f"{low}_param")) == is_gathered)
+    name = next(fitting, None) if gathers else rows[0].name
+    if name is None:
+        words.refuse(low, f"{kind} with parameters gathered so is not modelled", f"change --{low}-param-gather")
+    return name
 
 
 def dtype(words: Words, name: str) -> Value:
@@ -139,12 +128,8 @@ def recompute(
         value = words.value(modules)
         names = ("core_attn",) if value is None else listed(value)
         return Setting(selective_policy(names, place) if names else NoRecompute(), place)
-    own = {
-        "granularity": granularity,
-        "method": method,
-        "num_layers": layers,
-        "distribute_saved_activations": distribute,
-    }
+    own = {"granularity": granularity, "method": method, "num_layers": layers}
+    own |= {"distribute_saved_activations": distribute}
     given = {name: words.value(each) for name, each in own.items()} | {"granularity": kind}
     given["num_layers"] = words.value(layers, usual=1 if selective else None)
     values = {name: value for name, value in given.items() if value is not None}
@@ -156,8 +141,7 @@ def recompute(
             name = own[str(fault.keys[0])]
             if fault.is_missing:
                 shown = f"--{name}".replace("_", "-") if selective else name
-                needed = "uniform or block" if name == method else "1 or more"
-                words.refuse(granularity, f"{kind} recompute needs {shown}", f"add {shown}: {needed}")
+                words.refuse(granularity, f"{kind} recompute needs {shown}", f"add {shown}")
             else:
                 words.refuse(name, fault.message, fault.remedy)
         return None

@@ -116,7 +116,6 @@ def to_paste(spec: ExperimentSpec, base: ExperimentSpec, *, with_sizes: bool = F
 
 
 def _gone(spec: ExperimentSpec, base: ExperimentSpec, former: set[str], sizes: tuple[str, ...]) -> list[str]:
-    """Return the options of Megatron-LM that must go. It has a second name for recompute of core_attn alone."""
     off = [row for row in rows_of("megatron") if row.path in sizes and not at_path(spec, row.path)]
     names = [name for row in off for name in row.names[: row.num_own] if name in arguments()]
     also = ["--recompute-activations"] if base.recompute.text == "core_attn" != spec.recompute.text else []

@@ -168,7 +168,6 @@ def _shown(value: object) -> str:
 
 
 def _of_megatron_lm(reading: _Reading, document: Mapping[str, object]) -> ForeignGolden:
-    """Take metrics that logs print, and name the others in a note."""
     known = (*_OF_MEGATRON_LM, *_MEMORY_BY_STEP)
     series = {name: reading.series(document[name], name) for name in known if name in document}
     of_steps = [series.get(name, {}) for name in _OF_MEGATRON_LM]
@@ -206,7 +205,6 @@ def _of_bridge(reading: _Reading, document: Mapping[str, object]) -> ForeignGold
 
 
 def _unwrapped(reading: _Reading, document: Mapping[str, object]) -> tuple[str, Mapping[str, object], tuple[str, ...]]:
-    """Return the name of the layout, the flat part of the file (of several snapshots the newest), and a note on it."""
     if _has_steps(document):
         return "flat", document, ()
     parts = {name: part for name, part in document.items() if isinstance(part, dict) and _has_steps(part)}
@@ -241,7 +239,6 @@ def _listed(document: Mapping[str, object]) -> str:
 
 
 def _of_mbr_perf(path: Path, golden: GoldenRecord) -> ForeignGolden:
-    """Take a golden of mbr-perf as `golden export` writes it. A log proves only the size of the job."""
     values = {name: metric.value for name, metric in golden.metrics.items()}
     step = GoldenStep(values.get("step_time_s"), values.get("tflops_per_gpu"))
     if step == GoldenStep():

@@ -193,7 +193,6 @@ def rope(config: HfConfig) -> Settings:
 
 
 def _yarn(config: HfConfig, name: str) -> Settings:
-    """Read YaRN; with latent attention it has settings of its own."""
     is_latent = "kv_lora_rank" in config.keys
     rows: dict[str, Value] = {"factor": 1.0, "original_max_position_embeddings": 4096, "mscale": None}
     rows |= {"mscale_all_dim": None} | ({} if is_latent else {"beta_fast": 32.0, "beta_slow": 1.0})

@@ -67,7 +67,6 @@ def read(source: ForeignSource, request: Request) -> Layer:
 
 
 def _refuse_other_models(found: Arguments, source: ForeignSource) -> None:
-    """Refuse models that are no GPT, by the program, the folder of a test, or arguments that only they have."""
     names = [] if found.is_whole else [f"--{name}" for name in found.given]
     folders = [f"/{part}/" for part in Path(source.path).parts] if found.is_test else []
     for pattern, part in other_models().items():
@@ -156,7 +155,6 @@ def _standard_input(stream: TextIO | None) -> bytes:
 
 
 def _of_script(text: str, label: str) -> Arguments:
-    """Return the arguments of the one command that has them. BadRequestError if only a shell knows which one has."""
     script = read_script(text, label)
     refuse_others(script)
     if not options().keys() & set(re.findall(r"--[a-z][a-z0-9-]+", text)):
@@ -211,7 +209,6 @@ def _given(words: list[Word], label: str) -> Arguments:
 
 _SIZES = {"nnodes": "nnodes", "nodes": "nnodes", "num_nodes": "nnodes", "N": "nnodes", "nproc_per_node": "nproc",
           "nproc": "nproc", "num_gpus": "nproc", "ntasks_per_node": "nproc"}  # fmt: skip
-"""Options of torchrun, deepspeed and srun."""
 
 
 def _num_gpus(launcher: list[Word], label: str) -> Given | None:
@@ -231,7 +228,6 @@ def _num_gpus(launcher: list[Word], label: str) -> Given | None:
 
 
 def _complete_batch(layer: dict[str, Setting], request: Request) -> None:
-    """Add Megatron-LM's default for a missing global batch size: one micro-batch for each copy of the model."""
     num_gpus = request.num_gpus or (layer["num_gpus"].value if "num_gpus" in layer else None)
     if "batch.global_batch_size" in layer or not isinstance(num_gpus, int):
         return

@@ -15,7 +15,6 @@ REQUIRED: Mapping[str, str] = {
     "model.num_attention_heads": "--num-attention-heads",
     "batch.micro_batch_size": "--micro-batch-size", "batch.seq_length": "--seq-length",
 }  # fmt: skip
-"""Settings that no job lacks, with their options."""
 
 
 def arguments_layer(a: Arguments, *, is_job: bool = False) -> Layer:
@@ -52,7 +51,6 @@ _LEAST_NOTED_BYTES = GIB // 4
 
 
 def _missing_bytes(a: Arguments) -> Iterator[str]:
-    """Yield what the job holds and the prediction does not: masks of the loader, a second buffer of weights."""
     sizes = [a.peek(name) for name in ("micro_batch_size", "seq_length", "seq_length")]
     num_bytes = prod(size if isinstance(size, int) else 0 for size in sizes)
     if num_bytes >= _LEAST_NOTED_BYTES and a.value("create_attention_mask_in_dataloader", usual=True):
@@ -67,7 +65,6 @@ def _missing_bytes(a: Arguments) -> Iterator[str]:
 
 
 def _note_idle_recompute(a: Arguments, layer: dict[str, Setting]) -> None:
-    """Note arguments of recompute that no granularity turns on: the block of a log always has them."""
     names = [f"recompute_{name}" for name in ("modules", "method", "num_layers")]
     idle = [name for name in names if a.has(name) and a.peek(name) is not None]
     if idle and not a.is_whole and a.holds("!recompute_granularity !recompute_activations"):

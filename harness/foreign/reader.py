@@ -26,7 +26,6 @@ _ITERATION, _UNCLOSED, _STEP_TIME, _MEMORY, _WORLD_SIZE, _ENDS = map(
 )
 _MAY_END = tuple(_TABLE["may_end"])
 WORDS = (*_TABLE["words"], *_MAY_END)
-"""Every line that holds a record has one of these."""
 _FIELDS, _COUNTERS = (
     {name: field for field, names in _TABLE[group].items() for name in names} for group in ("fields", "counters")
 )
@@ -145,7 +144,6 @@ class LogReader:
         self._known[new.number] = new
 
     def _values(self, parts: Iterable[str]) -> dict[str, float]:
-        """Return the fields of an iteration; of a repeated one the first."""
         values: dict[str, float] = {}
         for part in parts:
             name, _, written = part.partition(":")

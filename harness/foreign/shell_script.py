@@ -107,7 +107,6 @@ def _commands(text: str, label: str) -> Iterator[list[Word]]:
 
 
 def _parts(word: Word, *, is_first: bool, is_array: bool) -> tuple[list[Word], bool]:
-    """Split the brackets of an array off a word; return the words, and whether the array goes on."""
     array = _ARRAY.match(word.text) if is_first else None
     if not (is_array or array):
         return [word], False

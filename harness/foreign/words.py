@@ -12,7 +12,6 @@ from harness.resolve.recipe import UNPREDICTED
 from harness.units import shortened
 
 OFF: tuple[PlainValue, ...] = (None, False, 0, "", (), {}, "none")
-"""Values that switch a setting off."""
 
 
 @dataclass(frozen=True)

@@ -203,11 +203,9 @@ _SWITCHES: Mapping[str, Values] = {
     "model.mla": {"multi_latent_attention": True},
     "model.linear_attention": {"experimental_attention_variant": "gated_delta_net"},
 }
-"""Arguments that turn a part of the model on."""
 
 
 def _words(argument: Argument, value: object, *, explicit: bool) -> Iterator[str]:
-    """Yield the option and its words; none for a default unless ``explicit``, and for a flag that is off."""
     if value in (None, ()) or ((value,) == argument.defaults and not explicit):
         return
     takes: Takes | None = ("flag" if value else "off") if isinstance(value, bool) else None

@@ -53,7 +53,6 @@ DOCUMENTS: Mapping[str, tuple[str, ...]] = {
     "snapshot": ("snapshot.show:SnapshotDocument",),
     "sweep": (*_SWEEP, *_JOB),
 }
-"""By command, the types of its documents below `harness`. Every command may also print an error."""
 
 
 def schema_of(command: str) -> dict[str, Any]:

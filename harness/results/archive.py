@@ -164,7 +164,6 @@ def _content(path: Path, places: Places) -> bytes | None:
 
 
 def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
-    """Add a file without the owner, times and permissions of this machine."""
     info = tarfile.TarInfo(name)
     info.size, info.mode = len(content), 0o644
     tar.addfile(info, io.BytesIO(content))

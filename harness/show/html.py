@@ -64,7 +64,6 @@ def _blocks(blocks: Iterable[page.Block], level: int) -> str:
 
 
 def _titled(blocks: Iterable[page.Block]) -> Iterator[page.Block]:
-    """Yield what a page shows. Details without a title of their own are folded together."""
     for is_bare, group in groupby(blocks, _is_bare):
         shown = tuple(page.blocks_for(group, "pages", "html"))
         yield from (page.Section("Details", shown, folded=True),) if is_bare else shown
@@ -126,7 +125,6 @@ def _span(span: page.Span) -> str:
 
 
 def _facts(block: page.Facts) -> str:
-    """Names over their values, side by side where there is room."""
     shown = (f"<div><dt>{escape(name)}</dt><dd>{_spans(value)}</dd></div>" for name, value in block.rows)
     return f"<dl>{''.join(shown)}</dl>" if block.rows else ""
 

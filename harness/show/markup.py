@@ -82,6 +82,5 @@ def _markdown_table(table: page.Table) -> str:
 
 
 def _fenced(text: str) -> str:
-    """Return a block of code, whose fence is longer than any in ``text``."""
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
     return f"{fence}\n{text.rstrip()}\n{fence}"

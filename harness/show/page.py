@@ -254,7 +254,6 @@ class Page:
 
 
 def _brief(blocks: Iterable[Block], left: Counter[tuple[str, str]]) -> Iterator[Block]:
-    """Yield what is no detail; count the rest in ``left``."""
     for block in blocks:
         match block:
             case Details():

@@ -33,7 +33,6 @@ def step_progress(console: Console, num_steps: int) -> Iterator[Show]:
 
 @contextmanager
 def _bars(console: Console) -> Iterator["Bar"]:
-    """Yield bars, which only a terminal shows."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (

@@ -11,7 +11,6 @@ _PROGRAM = "mbr-perf"
 _OWN_FILES = frozenset({_PROGRAM, "app.py", "__main__.py"})
 _SOFTWARE = ("torch", "megatron-core", "transformer-engine")
 WIDTH = 20
-"""The column in which the values begin."""
 
 
 def command_text(command: Sequence[str]) -> str:
@@ -34,7 +33,6 @@ def _version(name: str) -> Callable[[Provenance], str | None]:
 
 
 def _commit(provenance: Provenance) -> str | None:
-    """Return the commit of mbr-perf's checkout, with the branch; records mark local changes by a plus sign."""
     if provenance.git_commit is None:
         return None
     changed = "with local changes" if provenance.git_commit.endswith("+") else ""

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from harness.foreign.exporting import ToPaste
 
 VALUES = 13
-"""The column in which the values of a request begin."""
 
 
 def paste_lines(setting: "ToPaste", indent: int = 0) -> tuple[Line, ...]:

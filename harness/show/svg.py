@@ -74,7 +74,6 @@ def _entry(look: Look, x: float, y: float, markup: str) -> str:
 
 
 def _mark(look: Look, x: float, y: float, *, dx: float = 0, beside: str = "") -> str:
-    """Return a mark at a share of the width and a height, ``dx`` pixels further right, with what stands beside it."""
     path = f'<path class="mark" transform="translate({dx:g})" d="{_SHAPES[look[1]]}" style="fill:{look[0]}"/>'
     return f'<svg x="{_share(x)}" y="{y:.5g}" overflow="visible">{path}{beside}</svg>'
 
@@ -97,7 +96,6 @@ class _Scale:
 
 
 def _ticks(low: float, high: float) -> Iterator[float]:
-    """Yield four to eight round numbers between the ends."""
     rough = (high - low) / 5
     ten = 10 ** floor(log10(rough))
     step = next(step * ten for step in (1, 2, 2.5, 5, 10) if step * ten >= rough * 0.999)
@@ -112,7 +110,6 @@ def _axis(scale: _Scale, title: str, bottom: float) -> Iterator[str]:
 
 
 def _limits(limits: Sequence[Limit], scale: _Scale, bottom: float) -> Iterator[str]:
-    """Yield vertical lines, with their texts above the chart, each on a line of its own."""
     for number, limit in enumerate(limits):
         x, y = scale(limit.at), 12 - _LINE * (len(limits) - number)
         yield _line((x, y + 3), (x, bottom), "limit")
@@ -120,7 +117,6 @@ def _limits(limits: Sequence[Limit], scale: _Scale, bottom: float) -> Iterator[s
 
 
 def _legend(looks: Mapping[str, Look], shown: Iterable[str], y: float) -> tuple[list[str], float]:
-    """Return the kinds that are in the chart, one a line, and where the next line is."""
     kinds = [kind for kind in looks if kind and kind in {*shown}]
     return [_entry(looks[kind], 0, y + _LINE * at, _safe(kind)) for at, kind in enumerate(kinds)], y + _LINE * len(
         kinds
@@ -161,7 +157,6 @@ def _plane(chart: Plane, top: float) -> tuple[list[str], float]:
 
 
 def _values(chart: Plane, at: int) -> Iterator[float]:
-    """Yield every value of one axis: 0 is x, 1 is y."""
     for point in chart.points:
         yield from ((point.x, point.y)[at], *((point.across, point.upwards)[at] or ()))
     for curve in chart.curves:
@@ -219,7 +214,6 @@ def _points(chart: Plane, x: _Scale, down: Callable[[float], float]) -> Iterator
 
 
 def _lines(name: str, taken: int) -> list[str]:
-    """Return a name in lines that a phone shows; the first one beside ``taken`` characters."""
     return wrap(name, max(_LONGEST_OF_TWO, _LONGEST_LINE - taken)) or [""]
 
 

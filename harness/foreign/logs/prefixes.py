@@ -16,12 +16,25 @@ _MOST_PREFIXES = 8
 
 @dataclass(slots=True)  # not frozen: that doubles the time to make one, and there is one per line
 class Prefixed:
-    """A line's text and the content of its prefixes."""
+    """A line's text and the content of its prefixes; ``rank`` follows from the ranks of the job and of the node."""
 
     text: str
-    rank: int | None
+    rank: int | None = None
     host: str | None = None
     time: str | None = None
+    job_rank: int | None = None
+    node_rank: int | None = None
+
+    def take(self, name: str, value: str) -> None:
+        """Take a named group of a pattern; the groups of `_NAMED` are hosts."""
+        if name in ("job", "mpi"):
+            self.job_rank = int(value)
+        elif name == "local":
+            self.node_rank = int(value)
+        elif name == "time":
+            self.time = value
+        elif name == "nccl" or (name != "open" and not self.host):
+            self.host = value
 
 
 class PrefixReader:
@@ -40,23 +53,17 @@ class PrefixReader:
             text, label = line[match.end() :], int(match[1])
         named = _HOST.match(line) if self._is_hosted and outer is None else None
         found = _peeled(text[named.end() :] if named else text)
-        self._learn(found, label)
-        host = found.host or (outer.host if outer else None) or (named[1] if named else self._node(label))
-        rank = self._rank(found, label)
-        if rank is None and found.job_rank is None and found.node_rank is None and outer is not None:
-            rank = outer.rank
-        return Prefixed(found.text, rank, host, found.time)
+        if label is not None:
+            inner = found.job_rank if found.job_rank is not None else found.node_rank
+            self._tasks_are_nodes |= (inner is not None and inner != label) or "torch.distributed.run" in found.text
+        node = f"task {label}" if self._tasks_are_nodes and label is not None else None
+        found.host = found.host or (outer.host if outer else None) or (named[1] if named else node)
+        found.rank = self._rank(found, label)
+        if found.rank is None and found.job_rank is None and found.node_rank is None and outer is not None:
+            found.rank = outer.rank
+        return found
 
-    def _learn(self, found: "_Peeled", label: int | None) -> None:
-        if label is None:
-            return
-        inner = found.job_rank if found.job_rank is not None else found.node_rank
-        self._tasks_are_nodes |= (inner is not None and inner != label) or "torch.distributed.run" in found.text
-
-    def _node(self, label: int | None) -> str | None:
-        return f"task {label}" if self._tasks_are_nodes and label is not None else None
-
-    def _rank(self, found: "_Peeled", label: int | None) -> int | None:
+    def _rank(self, found: Prefixed, label: int | None) -> int | None:
         if found.job_rank is not None:
             return found.job_rank
         if found.node_rank is not None:
@@ -64,29 +71,9 @@ class PrefixReader:
         return label if label is not None and not self._tasks_are_nodes else self._file_rank
 
 
-@dataclass(slots=True)
-class _Peeled:
-    text: str
-    job_rank: int | None = None
-    node_rank: int | None = None
-    host: str | None = None
-    time: str | None = None
-
-    def take(self, name: str, value: str) -> None:
-        """Take a named group of a pattern; the groups of `_NAMED` are hosts."""
-        if name in ("job", "mpi"):
-            self.job_rank = int(value)
-        elif name == "local":
-            self.node_rank = int(value)
-        elif name == "time":
-            self.time = value
-        elif name == "nccl" or (name != "open" and not self.host):
-            self.host = value
-
-
-def _peeled(text: str) -> _Peeled:
+def _peeled(text: str) -> Prefixed:
     """Remove the prefixes. The first character rules out most of them."""
-    found = _Peeled(text)
+    found = Prefixed(text)
     for _ in range(_MOST_PREFIXES):
         text = found.text.lstrip()
         patterns = _BRACKETED if text[:1] == "[" else _DATED if text[:1].isdecimal() else _OTHERS
@@ -104,7 +91,6 @@ def _peeled(text: str) -> _Peeled:
 
 
 def _is_hosted(lines: list[str]) -> bool:
-    """Return whether (nearly) every line begins with the name of a node."""
     written = [line for line in lines if line.strip()]
     named = sum(_HOST.match(line) is not None for line in written)
     return len(written) > 1 and named >= _MIN_LABELLED_SHARE * len(written)

@@ -36,12 +36,9 @@ def require_text(head: bytes, name: str) -> None:
 
 
 def _odd_share(head: bytes) -> float:
-    if not head:
-        return 0.0
-    beyond_ascii = sum(byte > 0x7F for byte in head)
-    undecodable = head.decode(errors="replace").count("\ufffd") if beyond_ascii else 0
-    controls = len(head.translate(None, _TEXT_BYTES)) - beyond_ascii
-    return (controls + undecodable) / len(head)
+    undecodable = head.decode(errors="replace").count("\ufffd")
+    controls = sum(byte < 0x80 for byte in head.translate(None, _TEXT_BYTES))
+    return (controls + undecodable) / max(len(head), 1)
 
 
 STDIN = "-"
@@ -223,7 +220,6 @@ class _Counted(RawIOBase):
         return len(data)
 
     def _has_more(self, pipe: IO[bytes]) -> bool:
-        """Wait for data in the pipe, and stop waiting if the passage is stopped."""
         while not self._passage.is_stopped:
             if select.select([pipe], [], [], _WAIT_S)[0]:
                 return True
