@@ -35,7 +35,7 @@ RECIPE = ("-mr", "llama3_8b", "-g", "cpu")
         ((*RECIPE, "-E", "RANK=3"), " RANK "),
         ((*RECIPE, "--pass_env", "NO_SUCH_NAME"), "--pass_env NO_SUCH_NAME: "),
         ((*RECIPE, "--recompute_granularity", "full"), "--recompute_method", "--recompute full:uniform:1", "--recompute_num_layers"),
-        ((*RECIPE, "-mq", "3"), "-mq (did you mean -q or -m or -ms?)"),
+        ((*RECIPE, "-mq", "3"), "-mq (did you mean '-q' or '-m' or '-ms'?)"),
         ((*RECIPE, "--recompute_modles", "mlp"), " --recompute_modles"),
         ((*RECIPE, "--max_steps", "many"), "--max_steps: 'many' "),
         ((*RECIPE, "--recompute", "full:uniform:1", "--cuda_graph_impl", "transformer_engine", "--cuda_graph_scope", "attn"),
