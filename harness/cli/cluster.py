@@ -16,8 +16,7 @@ from harness.launch.kubeflow_job import text_in
 from harness.records.job import CLUSTERS, ClusterRequest, KubeflowOptions, SlurmOptions
 from harness.records.strict_yaml import read_yaml
 
-_TIME = re.compile(r"(?:(?P<days>\d{1,3})-)?(?P<hours>\d{1,4}):(?P<minutes>[0-5]?\d):(?P<seconds>[0-5]?\d)")
-_MINUTES = re.compile(r"\d{1,7}")
+_TIME = re.compile(r"(?:(\d{1,3})-)?(\d{1,4}):([0-5]?\d):([0-5]?\d)|(\d{1,7})")
 _POSITIVE = range(1, 1_000_000)
 _GPUS = get_args(SlurmOptions.model_fields["gpus"].annotation)
 _RELEASES = get_args(KubeflowOptions.model_fields["trainer"].annotation)
@@ -93,12 +92,9 @@ def limit_minutes(text: str | None) -> int:
     remedy = "--time_limit 30 (minutes) or 01:30:00"
     if text is None:
         raise BadRequestError("a job needs a time limit", remedy=remedy)
-    match = _TIME.fullmatch(text)
-    if match:
-        days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-        total = days * 1440 + hours * 60 + minutes + (seconds > 0)
-    else:
-        total = int(text) if _MINUTES.fullmatch(text) else 0
+    parts = match.groups() if (match := _TIME.fullmatch(text)) else ()
+    days, hours, minutes, seconds, alone = (int(part or 0) for part in parts or "00000")
+    total = days * 1440 + hours * 60 + minutes + (seconds > 0) + alone
     if total < 1:
         raise BadRequestError(f"--time_limit {text!r} must be a time of at least one minute", remedy=remedy)
     return total

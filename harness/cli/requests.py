@@ -1,6 +1,5 @@
 """The one crossing from command-line options to the values that the logic takes."""
 
-import math
 from collections.abc import Container, Iterator
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
@@ -150,8 +149,7 @@ def nodes_said(nodes: LaunchOptions | SweepNodes, replay_from: Path | None) -> d
 def batch_launch(launch: LocalLaunchOptions) -> BatchLaunch:
     """Return how to launch runs on this node, as plans store it. BadRequestError for limits that plans cannot hold."""
     settings = read(LaunchSettings, launch)
-    if not all(math.isfinite(limit) for limit in (launch.timeout_s, launch.hang_timeout_s) if limit is not None):
-        raise_all(settings.problems)
+    raise_all(settings.problems)
     source = settings.replay_from
     return BatchLaunch(**settings.model_dump() | {"replay_from": source.absolute() if source else None})
 

@@ -147,14 +147,8 @@ class _Reading:
     def series(self, metric: object, name: str) -> dict[int, float]:
         """Return the values of one of Megatron-LM's metrics by step, without those that it says it lacks."""
         table = self.table(metric, name)
-        values, start, interval = table.get("values"), table.get("start_step"), table.get("step_interval")
-        if isinstance(values, list):
-            if not (isinstance(start, int) and isinstance(interval, int) and start >= 0 and interval > 0):
-                self.refuse(name, "a list of values needs start_step and step_interval")
-                return {}
-            values = {str(start + index * interval): value for index, value in enumerate(values)}
         found: dict[int, float] = {}
-        for key, value in self.table(values, name, "values").items() if table else ():
+        for key, value in self.table(table.get("values"), name, "values").items() if table else ():
             if not _STEP.fullmatch(key):
                 self.refuse(name, "values", key, "not a step number")
             elif not (isinstance(value, str) and value.lower() in _MISSING):

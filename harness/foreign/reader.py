@@ -105,28 +105,25 @@ class LogReader:
         )
 
     def _step_times(self, line: LogLine) -> None:
-        for match in _STEP_TIME.finditer(line.text):
-            if (tflops := _number(match[2])) is not None:
-                self._signs.add("bridge")
-                self._waiting.setdefault(line.source, []).append(_StepTime(float(match[1]), tflops))
+        if (match := _STEP_TIME.search(line.text)) and (tflops := _number(match[2])) is not None:
+            self._signs.add("bridge")
+            self._waiting.setdefault(line.source, []).append(_StepTime(float(match[1]), tflops))
 
     def _iterations(self, line: LogLine) -> None:
         text = line.text
+        match = _ITERATION.search(text)
+        if match is None or int(match[1]) == 0:
+            return
         is_unclosed = ("iteration: " in text or "Training epoch" in text) and _UNCLOSED.search(text) is not None
-        for match, body in _bodies("iteration", _ITERATION, text):
-            if int(match[1]) == 0:
-                continue
-            *whole, rest = f"{body}|".split("|") if is_unclosed else body.split("|")
-            values: dict[str, Any] = self._values(whole)
-            self._total, self._ended = int(match[2]), False
-            self._open_line = self._num_lines if rest.strip() else 0
-            if line.time and "." in line.time:
-                self._signs.add("megatron-lm")
-            step = self._step_of(line.source, values.get("step_time_s"))
-            if step is not None:
-                values.setdefault("tflops_per_gpu", step.tflops_per_gpu)
-            made = Iteration(int(match[1]), line.where, rank=line.rank, time=line.time, is_cut=":" in rest, **values)
-            self._take(made)
+        *whole, rest = f"{text[match.end() :]}{'|' * is_unclosed}".split("|")
+        values: dict[str, Any] = self._values(whole)
+        self._total, self._ended = int(match[2]), False
+        self._open_line = self._num_lines if rest.strip() else 0
+        if line.time and "." in line.time:
+            self._signs.add("megatron-lm")
+        if step := self._step_of(line.source, values.get("step_time_s")):
+            values.setdefault("tflops_per_gpu", step.tflops_per_gpu)
+        self._take(Iteration(int(match[1]), line.where, rank=line.rank, time=line.time, is_cut=":" in rest, **values))
 
     def _take(self, new: Iteration) -> None:
         """Take an iteration. Other figures than known mean a restart: drop what it had done from there on."""
@@ -161,18 +158,19 @@ class LogReader:
         return values
 
     def _memory_reports(self, line: LogLine) -> None:
-        for match, body in _bodies("[Rank ", _MEMORY, line.text):
-            unit = GB if match[3] == "GB" else MIB
-            *whole, last = body.split("|")
-            parts = [*whole, last] if re.search(r"\.\d", last) else whole  # no bar ends it: 592 may be 59235.00, cut
-            counters: dict[str, int] = {}
-            for part in parts:
-                name, _, written = part.partition(":")
-                value = _number(written)
-                if name.strip() in _COUNTERS and value is not None and 0 <= value < _MOST_MEMORY:
-                    counters.setdefault(_COUNTERS[name.strip()], round(value * unit))
-            self._signs.add("bridge" if unit == GB else "megatron-lm")
-            self._memory.append(RankMemory(int(match[1]), int(match[2]), line.where, **counters))
+        if (match := _MEMORY.search(line.text)) is None:
+            return
+        unit = GB if match[3] == "GB" else MIB
+        *whole, last = line.text[match.end() :].split("|")
+        parts = [*whole, last] if re.search(r"\.\d", last) else whole  # no bar ends it: 592 may be 59235.00, cut
+        counters: dict[str, int] = {}
+        for part in parts:
+            name, _, written = part.partition(":")
+            value = _number(written)
+            if name.strip() in _COUNTERS and value is not None and 0 <= value < _MOST_MEMORY:
+                counters.setdefault(_COUNTERS[name.strip()], round(value * unit))
+        self._signs.add("bridge" if unit == GB else "megatron-lm")
+        self._memory.append(RankMemory(int(match[1]), int(match[2]), line.where, **counters))
 
     def _step_of(self, source: str, seconds: float | None) -> "_StepTime | None":
         """Take the (oldest) Step Time line that agrees best with an iteration; the lines before it are lost."""
@@ -225,19 +223,6 @@ class _StepTime:
 
     def agrees(self, seconds: float | None, *, within: float = _CLOCKS) -> bool:
         return seconds is not None and abs(self.seconds - seconds) <= _ROUNDING_S + within * seconds
-
-
-def _bodies(word: str, beginning: re.Pattern[str], text: str) -> Iterator[tuple[re.Match[str], str]]:
-    last: re.Match[str] | None = None
-    at = text.find(word)
-    while at >= 0:
-        if match := beginning.match(text, at):
-            if last:
-                yield last, text[last.end() : at]
-            last = match
-        at = text.find(word, at + 1)
-    if last:
-        yield last, text[last.end() :]
 
 
 def _number(written: str) -> float | None:

@@ -17,7 +17,7 @@ from harness.foreign.settings import Row, rows_of
 from harness.foreign.shell_script import Word
 from harness.resolve.recipe import IDENTITY, at_path, nested
 from harness.resolve.writing import layer_pattern, scalar
-from harness.units import counted, walked
+from harness.units import walked
 
 Values = dict[str, object]
 Words = tuple[str, ...]
@@ -224,19 +224,14 @@ def _text(value: object) -> str:
 
 
 def _remarks(spec: ExperimentSpec, words: Words) -> Iterator[str]:
-    if spec.gpu_type.is_cpu:
-        yield f"this point is for {counted(spec.num_gpus, 'CPU rank')}; Megatron-LM trains on GPUs only"
-    else:
-        nodes = -(-spec.num_gpus // spec.gpus_per_node)
-        start = f"torchrun --nnodes {nodes} --nproc_per_node {spec.ranks_per_node(nodes)} pretrain_gpt.py"
-        yield f"{counted(spec.num_gpus, 'GPU')}: {start}"
+    nodes = -(-spec.num_gpus // spec.gpus_per_node)
+    yield f"start it with torchrun --nnodes {nodes} --nproc_per_node {spec.ranks_per_node(nodes)} pretrain_gpt.py"
     if isinstance(spec.recompute, PlannedRecompute):
         yield f"recompute by layer: start {_SCRIPT}, in place of pretrain_gpt.py"
     if spec.env:
         yield f"environment: export {shlex.join(f'{name}={value}' for name, value in spec.env.items())}"
     if spec.kernels.cross_entropy_loss_fusion and spec.kernels.cross_entropy_fusion_impl == "te":
-        refuses = "Megatron-LM refuses --cross-entropy-fusion-impl te from core_v0.19.0 on"
-        yield f"{refuses}: write native there, and kernels.cross_entropy_fusion_impl=native here"
+        yield "--cross-entropy-fusion-impl te: Megatron-LM refuses it from core_v0.19.0 on; write native there"
     own = "data, checkpoint, learning rate and its schedule, --train-iters and tokenizer"
     yield f"add your own {own} ({spec.model.vocab_size} tokens; --vocab-size counts for NullTokenizer)"
     lost = left_out(spec.model_copy(update={"recompute": base_of_plan(spec.recompute)}), words)
@@ -311,22 +306,14 @@ _OF_OVERLAP = ("tp_comm_overlap", "overlap_grad_reduce", "overlap_param_gather",
 """Fields that Megatron-Bridge copies from its own `comm_overlap` when it completes a configuration."""
 
 
-def _world_size(spec: ExperimentSpec, _row: Row) -> Iterator[str]:
-    if spec.gpu_type.is_cpu:
-        yield f"this point is for {counted(spec.num_gpus, 'CPU rank')}; Megatron-Bridge trains on GPUs only"
-    else:
-        yield f"the number of GPUs is no override: -ng {spec.num_gpus}"
-
-
 def _of_python(spec: ExperimentSpec, row: Row) -> Iterator[str]:
-    value, is_activation = at_path(spec, row.path), row.path == "model.activation_func"
+    value = at_path(spec, row.path)
     if value not in ("silu", "fp32"):
-        kind = "a function of Python" if is_activation else "a type of torch"
-        where = "the recipe's model has it" if is_activation else "set it in the recipe's function"
-        yield f"{row.names[0]} is {kind} ({value}): {where}"
+        yield f"{row.names[0]} is an object of Python ({value}): set it in the recipe's function"
 
 
 ELSEWHERE: Mapping[str, Callable[[ExperimentSpec, Row], Iterator[str]]] = {
-    "world_size": _world_size, "short_name": _of_python, "dtype": _of_python,
+    "short_name": _of_python, "dtype": _of_python,
+    "world_size": lambda spec, _: iter([f"the number of GPUs is no override: -ng {spec.num_gpus}"]),
 }  # fmt: skip
 """Settings that Hydra cannot set: a remark says where they are set."""

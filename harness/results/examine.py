@@ -13,7 +13,7 @@ from typing import Literal
 from harness.errors import ExitCode
 from harness.experiment.gpu import GPUS
 from harness.experiment.software import Software
-from harness.launch.detection import NO_BINDING, DetectedGpu, Detection, detect_gpus
+from harness.launch.detection import DetectedGpu, Detection, detect_gpus
 from harness.launch.environment import LATE, LATE_REMEDY, Host, inherited, output_of
 from harness.launch.machine import TRAIN_EXTRA, TRAINING, installed_software
 from harness.records.disk import free_bytes
@@ -122,27 +122,18 @@ def gpu_lines(found: Detection) -> Iterator[Line]:
 def _without_gpu(error: str | None) -> Line:
     if error is None or _NO_LIBRARY in error:
         return Line("GPU", "ok", f"none ({error or 'NVML lists none'}): runs use --gpu cpu")
-    if NO_BINDING in error:
-        found = "none found (NVML's Python binding is not installed)"
-        return Line("GPU", "problem", found, "pip install nvidia-ml-py")
-    found = f"none found (NVML failed: {error})"
-    return Line("GPU", "warning", found, "if this machine has NVIDIA GPUs, nvidia-smi must list them")
+    remedy = "if this machine has NVIDIA GPUs, nvidia-smi must list them"
+    return Line("GPU", "warning", f"none found (NVML failed: {error})", remedy)
 
 
 def _gpu(gpu: DetectedGpu) -> Line:
     name = f"GPU {gpu.index}"
     if gpu.error or gpu.name is None:
-        return Line(
-            name, "problem", gpu.error or "NVML gives no name", "run nvidia-smi for details; the GPU may need a reset"
-        )
+        remedy = "run nvidia-smi for details; the GPU may need a reset"
+        return Line(name, "problem", gpu.error or "NVML gives no name", remedy)
     if gpu.gpu_type is None:
-        known = ", ".join(row for row in GPUS if row != "cpu")
-        return Line(
-            name,
-            "warning",
-            f"{gpu.name}: mbr-perf does not know this GPU",
-            f"name the most similar GPU with --gpu: {known}",
-        )
+        remedy = f"name the most similar GPU with --gpu: {', '.join(row for row in GPUS if row != 'cpu')}"
+        return Line(name, "warning", f"{gpu.name}: mbr-perf does not know this GPU", remedy)
     size = format_bytes(gpu.total_bytes) if gpu.total_bytes else "unknown memory"
     return Line(name, "ok", f"{gpu.name}, {size}: --gpu {gpu.gpu_type.name}")
 

@@ -164,8 +164,7 @@ def _cell(words: page.Words, kind: str, title: str, *, is_heading: bool = False)
     """Return a cell; one span with a style is tinted and signed. A phone shows each cell with its column's title."""
     named = f' data-title="{title}"'
     opening, closing = ('th scope="row"', "th") if is_heading else ("td", "td")
-    if kind == "left" and max((len(span.text) for span in page.spans(words)), default=0) > _LONGEST_WHOLE:
-        kind = "long"
+    kind = "long" if kind == "left" and len(page.plain(words)) > _LONGEST_WHOLE else kind
     kind += " none" * (page.plain(words) == ABSENT)
     if not isinstance(words, page.Span):
         return f'<{opening} class="{kind}"{named}>{_spans(words)}</{closing}>'

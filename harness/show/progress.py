@@ -86,7 +86,7 @@ def counted_off(console: Console, title: str, items: Sequence[_Item]) -> Iterato
             yield item
 
 
-_FIRST_S, _FIRST_ON_TERMINAL_S, _EVERY_S = 5.0, 1.0, 10.0
+_FIRST_S, _EVERY_S = 3.0, 10.0
 
 
 class LogProgress:
@@ -95,7 +95,7 @@ class LogProgress:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._began = clock()
-        self._next = self._began + (_FIRST_ON_TERMINAL_S if sys.stderr.isatty() else _FIRST_S)
+        self._next = self._began + _FIRST_S
 
     def __call__(self, passage: "Passage") -> None:
         """``read 310 MB of 1000 MB in 5 s``; nothing once all is read."""

@@ -197,7 +197,7 @@ def test_the_fused_loss_that_newer_megatron_lm_refuses_is_named():
         assert "te" in words or kernels
         return "\n".join(said)
 
-    assert re.search("refuses --cross-entropy-fusion-impl te .*core_v0.19.0.*native", remarks())
+    assert re.search("--cross-entropy-fusion-impl te: .*core_v0.19.0.*native", remarks())
     assert "refuses" not in remarks(cross_entropy_fusion_impl="native")
     assert "refuses" not in remarks(cross_entropy_loss_fusion=False)
 

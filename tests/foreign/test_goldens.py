@@ -106,7 +106,6 @@ def test_of_several_snapshots_the_newest_is_read_with_a_note(read, names, newest
         ({"iteration-time": metric({"one": 1.0})}, "iteration-time: values: one: "),
         ({"iteration-time": metric(3)}, "iteration-time: values: "),
         ({"iteration-time": metric({"1": 1.0}), "lm loss": [1]}, "lm loss: "),
-        ({"iteration-time": metric([1.0], interval=0)}, "iteration-time: "),
         ({"generated_text": "b", "latency": 1.0}, "'generated_text'"),
         ({"num-zeros": metric({"1": 1.0})}, "'num-zeros'"),
     ],
@@ -128,11 +127,6 @@ def test_metrics_become_steps(read):
     assert golden.memory_by_iteration["max_allocated_bytes"] == {1: 2594126336, 5: 2690742784}
     [note] = golden.notes
     assert "num-zeros" in note and "lm loss" not in note
-
-
-def test_values_in_a_row_are_numbered_by_start_and_interval(read):
-    golden = read({"iteration-time": metric([7.5, 0.07, 0.06], start=1, interval=5)})
-    assert {number: step.step_time_s for number, step in golden.steps.items()} == {1: 7.5, 6: 0.07, 11: 0.06}
 
 
 def test_a_file_without_end_is_refused():
