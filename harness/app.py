@@ -85,8 +85,6 @@ def _usage_errors_told() -> Iterator[None]:
 
                 named |= {each.name.strip("-"): each.name for each in spellings().values()}
             error.possibilities = [named[each] for each in closest(str(error.option_name).strip("-"), named, 3)]
-            usage = " ".join([context.command_path, *context.command.collect_usage_pieces(context)])
-            error.message += f"; usage: {usage}" * (not error.possibilities)
         if context is not None and error.message == context.get_help():
             raise
         remedy = f"try '{context.command_path} {context.help_option_names[0]}' for help" if context else ""

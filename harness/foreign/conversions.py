@@ -177,9 +177,6 @@ def pair(words: Words, name: str) -> Value:
     return value if isinstance(value, tuple) else None
 
 
-# Of Megatron-Bridge's containers
-
-
 def world_size(words: Words, *names: str) -> Value:
     """Return data-parallel copies times TP x PP x CP; a file that is not finalised does not state it."""
     factors = [words.value(name) for name in names]
@@ -227,9 +224,6 @@ def environment(words: Words, name: str) -> dict[str, Setting]:
     value = words.value(name)
     variables = value.items() if isinstance(value, dict) else ()
     return {f"env.{key}": Setting(str(each), words.place(f"{name}.{key}")) for key, each in variables}
-
-
-# Of Megatron-LM's arguments
 
 
 def _count(words: Words, name: str) -> int | None:

@@ -158,9 +158,6 @@ def _write(spec: ExperimentSpec, row: Row, value: object) -> Values:
     return (own or WRITERS.get(row.conversion, _as_written))(spec, row, value)
 
 
-# Megatron-LM
-
-
 def as_megatron(
     spec: ExperimentSpec,
     paths: Iterable[str] | None = None,
@@ -249,9 +246,6 @@ def left_out(spec: ExperimentSpec, words: Iterable[str]) -> dict[str, tuple[obje
     own = {name: at_path(spec, name) for name in IDENTITY if name != "compute_dtype"}
     found = other_effects(spec, ExperimentSpec.model_validate(nested(read) | own))
     return {path: each for path, each in found.items() if not path.startswith("env.") and _exists(spec, path)}
-
-
-# Megatron-Bridge
 
 
 def as_bridge(

@@ -88,16 +88,10 @@ def answer(document: Shown) -> None:
 
 
 class _Schema(GenerateJsonSchema):
-    """Every key of a document is there, so that all are required; titles and defaults would repeat names and types."""
+    """Every key of a document is there, so that all are required."""
 
     def field_is_required(self, field: Any, total: bool) -> bool:  # noqa: ARG002, FBT001 (as pydantic calls it)
         return True
-
-    def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002 (as pydantic calls it)
-        return False
-
-    def default_schema(self, schema: Any) -> JsonSchemaValue:
-        return self.generate_inner(schema["schema"])
 
 
 def schema(kind: Any, title: str, description: str) -> JsonSchemaValue:

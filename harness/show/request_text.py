@@ -57,17 +57,14 @@ def record_facts(record: RunRecord) -> Facts:
 def request_rows(spec: ExperimentSpec) -> list[tuple[str, str]]:
     """Return the request: recipe, layout, batch, recompute."""
     engine, batch = spec.engine, spec.batch
-    overrides = counted(len(engine.overrides), "setting") if engine and engine.overrides else ""
-    replaced = f", {overrides} replaced by options" * bool(overrides)
     micro_batches = counted(spec.num_microbatches, "micro-batch", "es")
     sizes = f"micro {batch.micro_batch_size}, global {batch.global_batch_size} ({micro_batches})"
     return [
         ("Recipe", f"{spec.recipe}, {spec.task}, {spec.compute_dtype}, {_gpus(spec)}"),
-        *([("Engine", f"Megatron-Bridge {engine.version}, {engine.forward_step}{replaced}")] if engine else []),
+        *([("Engine", f"Megatron-Bridge {engine.version}, {engine.forward_step}")] if engine else []),
         ("Parallelism", _parallelism(spec)),
         ("Batch", f"{sizes}, sequence {batch.seq_length}, {counted(spec.measure.max_steps, 'step')}"),
         ("Recompute", spec.recompute.text),
-        *([("TP overlap", _overlap(spec))] if spec.makes_user_buffers else []),
         ("Fingerprint", spec.fingerprint),
     ]
 
@@ -90,13 +87,6 @@ def _parallelism(spec: ExperimentSpec) -> str:
     }
     shown = [f"{name} {size}" for name, size in sizes.items() if size]
     return ", ".join([*shown, *(["sequence parallel"] if p.sequence_parallel else [])])
-
-
-def _overlap(spec: ExperimentSpec) -> str:
-    tokens, width = spec.user_buffer_shape
-    buffers = spec.kernels.tp_comm_overlap_cfg
-    names = described_buffers(buffers) if buffers else "transformer-engine's defaults"
-    return f"user buffers of {tokens} x {width}: {names}"
 
 
 def described_buffers(buffers: UserBuffers) -> str:
