@@ -1,6 +1,5 @@
 """The commands `recipes` and `rules`."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,11 +7,12 @@ import typer
 
 from harness.cli import completion
 from harness.cli.commands import App, JobCommand, WholeShortOptions, takes
-from harness.cli.options import ExperimentOptions, Json, option
+from harness.cli.options import ExperimentOptions, Json, option, options
 from harness.show.answer import answer
 
 if TYPE_CHECKING:
     from harness.resolve.recipe import Request
+    from harness.resolve.resolve import Resolved
 
 recipes = App(no_args_is_help=True, help="List, show, check, export and write recipes.")
 rules = App(no_args_is_help=True, help="List the rules, and explain one.")
@@ -22,8 +22,7 @@ Directory = Annotated[Path | None, typer.Option("--recipes_dir", metavar="DIR", 
 @recipes.command("list")
 def list_recipes(
     gpu: Annotated[
-        str | None,
-        option("GPU", "List only points of this GPU type.", "--gpu", "-g", completes=completion.gpus),
+        str | None, option("GPU", "List only this GPU type.", "--gpu", "-g", completes=completion.gpus)
     ] = None,
     recipes_dir: Directory = None,
     as_json: Json = False,
@@ -79,19 +78,21 @@ def validate(
         raise typer.Exit(int(problems[0].exit_code))
 
 
-@dataclass(frozen=True, kw_only=True)
+def _resolved(asked: ExperimentOptions) -> "tuple[Request, Resolved]":
+    from harness.cli.requests import experiment_request, require_job
+    from harness.resolve.resolve import on_gpu_point, resolve
+
+    request = experiment_request(asked)
+    require_job(request)
+    request = request if request.gpu else on_gpu_point(request)[0]
+    return request, resolve(request)
+
+
+@options()
 class ExportOptions:
     """What to write."""
 
-    form: Annotated[
-        str,
-        option(
-            "FORM",
-            "bridge (Megatron-Bridge), megatron-lm, yaml (a recipe file), or python (a file that sets a plan by "
-            "layer in both).",
-            "--as",
-        ),
-    ]
+    form: Annotated[str, option("FORM", "bridge, megatron-lm, yaml (a recipe), or python (a plan by layer).", "--as")]
     as_json: Json = False
 
 
@@ -103,35 +104,27 @@ def export_point(asked: ExperimentOptions, how: ExportOptions) -> None:
     Takes the options of `mbr-perf check`: `--recompute mlp` exports the point with that setting. Exits 2 for a job that
     a rule of megatron-core 0.16.1 refuses; where another release accepts it, `--force RULE_ID` exports it.
     """
-    from harness.cli.requests import experiment_request, require_job
     from harness.errors import BadRequestError, raise_all
     from harness.foreign.exporting import exported
     from harness.recipes.rows import ExportedDocument, refusals_of
-    from harness.resolve.resolve import on_gpu_point, resolve
     from harness.show.page import Code, Line, Page
     from harness.show.terminal import narrate
 
-    request = experiment_request(asked)
-    require_job(request)
-    request = request if request.gpu else on_gpu_point(request)[0]
-    job = resolve(request)
+    _, job = _resolved(asked)
     found = refusals_of(job.spec, frozenset(asked.force or ()))
     problems = {f"{each.id}: {each.message}": f"{each.fix}, or --force {each.id}" for each in found if each.blocks}
     raise_all([BadRequestError(message, remedy=remedy) for message, remedy in problems.items()])
     refused = [f"refused by rule {each.id}: {each.message}" for each in found]
     narrate(*(Line(f"warning: {each}", "failed", hang=2) for each in refused))
     written = exported(job.spec, how.form, (*refused, *job.notes), job.sources)
-    document = ExportedDocument(form=written.form, words=written.words, remarks=written.remarks, text=written.text)
-    answer(lambda: document, lambda: Page((Code(written.text.rstrip()),)), as_json=how.as_json)
+    answer(lambda: ExportedDocument.of(written), lambda: Page((Code(written.text.rstrip()),)), as_json=how.as_json)
 
 
-@dataclass(frozen=True, kw_only=True)
+@options()
 class NewOptions:
     """Where to write the recipe."""
 
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="The recipe file to write. It must not exist yet.")
-    ]
+    output: Annotated[Path, option("FILE", "The recipe file to write. It must not exist yet.", "--output", "-o")]
     as_json: Json = False
 
 
@@ -142,49 +135,34 @@ def new_recipe(asked: ExperimentOptions, what: NewOptions) -> None:
 
     A comment names the source of each setting. `mbr-perf plan -mr FILE` then plans the same job.
     """
-    from harness.cli.requests import experiment_request, require_job
-    from harness.recipes.rows import ExportedDocument
-    from harness.resolve.resolve import on_gpu_point
-    from harness.show.page import Line, Page
-
-    request = experiment_request(asked)
-    require_job(request)
-    request = request if request.gpu else on_gpu_point(request)[0]
-    text, refused = _create_recipe(request, what.output)
-    written = f"{what.output}: written. Plan it with mbr-perf plan -mr {what.output} -g {request.gpu}"
-    answer(
-        lambda: ExportedDocument(form="yaml", words=(), remarks=refused, text=text),
-        lambda: Page(tuple(Line(each, whole=True) for each in (written, *refused))),
-        as_json=what.as_json,
-    )
-
-
-def _create_recipe(request: "Request", path: Path) -> tuple[str, tuple[str, ...]]:
-    """Write a job as a recipe file; return its text and the rules that refuse it. BadRequestError: not written."""
     from harness.errors import BadRequestError, os_errors_reported
-    from harness.recipes.rows import refusals
+    from harness.recipes.rows import ExportedDocument, refusals
     from harness.records.store import write_atomically
     from harness.resolve.recipe_file import load_recipe
-    from harness.resolve.resolve import resolve
     from harness.resolve.writing import recipe_text
+    from harness.show.page import Line, Page
 
+    path = what.output
     if path.suffix not in (".yaml", ".yml"):
         raise BadRequestError(f"-o {path}: the name of a recipe file ends in .yaml", remedy=f"-o {path}.yaml")
     if path.exists() or path.is_symlink():
         raise BadRequestError(f"-o {path}: exists already", remedy="name another file, or remove this one")
-    resolved = resolve(request)
-    job = " ".join(request.job_words)
-    comments = {place: " ".join(each.split()) for place, each in resolved.sources.items() if each != "default"}
-    heading = "\n".join(
-        (f"Written by mbr-perf recipes new from {job}; the comments name the sources.", *resolved.notes)
-    )
-    source = " ".join(job.split())  # a path may hold line breaks
-    text = recipe_text(resolved.spec, title=resolved.spec.recipe, source=source, comments=comments, heading=heading)
+    request, job = _resolved(asked)
+    source = " ".join(" ".join(request.job_words).split())  # a path may hold line breaks
+    comments = {place: " ".join(each.split()) for place, each in job.sources.items() if each != "default"}
+    first = f"Written by mbr-perf recipes new from {source}; the comments name the sources."
+    heading = "\n".join((first, *job.notes))
+    text = recipe_text(job.spec, title=job.spec.recipe, source=source, comments=comments, heading=heading)
     with os_errors_reported(f"-o {path}: cannot be written", "check the folder"):
         write_atomically(path, text)
     recipe = load_recipe(path, str(path))  # a defect of the file fails here, not in the next command
-    found = refusals(recipe, recipe.points[0])
-    return text, tuple(f"refused by rule {each.id}: {each.message}" for each in found)
+    refused = [f"refused by rule {each.id}: {each.message}" for each in refusals(recipe, recipe.points[0])]
+    written = f"{path}: written. Plan it with mbr-perf plan -mr {path} -g {request.gpu}"
+    answer(
+        lambda: ExportedDocument(form="yaml", words=(), remarks=tuple(refused), text=text),
+        lambda: Page(tuple(Line(each, whole=True) for each in (written, *refused))),
+        as_json=what.as_json,
+    )
 
 
 @rules.command("list")
