@@ -35,7 +35,7 @@ def check(asked: ExperimentOptions, judge: JudgeOptions, launch: LaunchOptions, 
 
     request = run_request(asked, judge, launch)
     checked = check_request(request, this_host(), assume=how.assume, ask_megatron=not how.no_megatron, gpu_point=True)
-    verdict = (checked.spec, checked.effective, checked.findings, checked.exit_code)
+    verdict = (checked.spec, checked.effective, checked.findings)
     sources = checked.sources if how.explain else None
     cure = ""
     if checked.cure:

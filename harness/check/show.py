@@ -1,9 +1,8 @@
 """Shows the verdict on a request."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from harness.errors import ExitCode
 from harness.experiment.effective import EffectiveRecompute
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.rules.rule import Finding
@@ -39,7 +38,6 @@ def check_page(
     spec: ExperimentSpec,
     effective: EffectiveRecompute | None,
     findings: tuple[Finding, ...],
-    exit_code: ExitCode,
     *,
     notes: Sequence[str],
     cure: str = "",
@@ -47,8 +45,9 @@ def check_page(
 ) -> Page:
     """Return the verdict with the worst problem, then how to mend each, and all; the request and notes are details."""
     problems = [finding for finding in findings if finding.severity != "note"]
-    counts = ", ".join(counted(n, word) for word, n in _counts(problems).items())
-    legal = Span("LEGAL", "good") if exit_code == ExitCode.OK else Span("ILLEGAL", "failed")
+    severities = Counter("forced error" if each.overridden else each.severity for each in problems)
+    counts = ", ".join(counted(n, word) for word, n in severities.items())
+    legal = Span("LEGAL", "good") if not any(each.blocks for each in problems) else Span("ILLEGAL", "failed")
     worst = next(iter(sorted(problems, key=lambda each: not each.blocks)), None)
     about = f": {counts}. {worst.id}: {worst.message}" if worst else f": {request_words(spec)}"
     facts = request_facts(spec, effective)
@@ -74,10 +73,6 @@ def check_page(
 
 
 _ROOM = 150
-
-
-def _counts(findings: Iterable[Finding]) -> Counter[str]:
-    return Counter("forced error" if finding.overridden else finding.severity for finding in findings)
 
 
 def _finding_blocks(finding: Finding, *, is_said: bool) -> Iterator[Block]:

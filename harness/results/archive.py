@@ -17,7 +17,6 @@ from harness.records.redact import MASK, is_secret_name, redact
 from harness.records.store import write_once
 from harness.results.show import observed
 from harness.show.json import Document
-from harness.units import MIB, format_bytes
 
 # Home folders, also of other machines, as records contain them. The user's name goes, the rest of the path stays.
 _ANY_HOME = re.compile(r"(?<![\w.~-])/(?:home|Users)/[^/\s\"'\\:;,<>|]+|(?<![\w.~/-])/root(?=/|\b)")
@@ -93,7 +92,6 @@ def _clean(value: object, places: Places, *, variables: bool = False) -> object:
             return value
 
 
-MAX_BYTES = 200 * MIB
 SUFFIX = ".tar.gz"
 _PICTURES = frozenset({".png"})
 
@@ -107,11 +105,11 @@ class ArchiveDocument(Document):
     left_out: tuple[str, ...]
 
 
-def archive(folder: Path, target: Path, places: Places, *, max_bytes: int = MAX_BYTES) -> ArchiveDocument:
+def archive(folder: Path, target: Path, places: Places) -> ArchiveDocument:
     """Write ``folder`` as one redacted tar at ``target``, or nothing. BadRequestError names all problems."""
     every = sorted(folder.rglob("*"), key=lambda path: path.relative_to(folder).parts)
     files = [path for path in every if path.is_file() and not path.is_symlink()]  # no sockets or pipes
-    raise_all([*_target_problems(target), *_size_problems(files, max_bytes)])
+    raise_all(_target_problems(target))
     left_out = [f"{path.relative_to(folder)}: a link" for path in every if path.is_symlink()]
     packed = io.BytesIO()
     count = 0
@@ -144,14 +142,6 @@ def _target_problems(target: Path) -> list[BadRequestError]:
     return problems
 
 
-def _size_problems(files: list[Path], max_bytes: int) -> list[BadRequestError]:
-    total = sum(path.stat().st_size for path in files)
-    if total <= max_bytes:
-        return []
-    message = f"the files have {format_bytes(total)}, more than the limit of {format_bytes(max_bytes)}"
-    return [BadRequestError(message, remedy="raise the limit with --max_mib, or move files that you do not need")]
-
-
 def _content(path: Path, places: Places) -> bytes | None:
     raw = path.read_bytes()
     if path.suffix in _PICTURES:
@@ -174,7 +164,7 @@ def _write(target: Path, content: bytes) -> None:
         write_once(target, content)
 
 
-def archive_stored(reference: str, target: Path, results: Path | None, *, max_bytes: int) -> ArchiveDocument:
+def archive_stored(reference: str, target: Path, results: Path | None) -> ArchiveDocument:
     """Archive the named folder. BadRequestError: a process is filling it, or a problem of `archive`."""
     folder = results_dir(results)
     entry = find_stored(reference, folder)
@@ -182,4 +172,4 @@ def archive_stored(reference: str, target: Path, results: Path | None, *, max_by
         raise BadRequestError(f"{entry.id}: {life_of(entry.path).reason}", remedy="archive it after it has ended")
     own = entry.path.parents[1] if entry.path.parent.name in FOLDERS else None  # also of another results folder
     known = ((entry.path, entry.id), (own, "RESULTS"), (folder, "RESULTS"), (checkout_dir(), "CHECKOUT"))
-    return archive(entry.path, target, Places.of((*known, (Path.home(), "~"))), max_bytes=max_bytes)
+    return archive(entry.path, target, Places.of((*known, (Path.home(), "~"))))

@@ -76,7 +76,6 @@ def show(reference: Reference, results_dir: Results = None, as_json: Json = Fals
 def archive(
     reference: Reference,
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="A new file, *.tar.gz.")],
-    max_mib: Annotated[int, typer.Option("--max_mib", metavar="MIB", min=1, help="Refuse larger folders.")] = 200,
     results_dir: Results = None,
     as_json: Json = False,
 ) -> None:
@@ -86,9 +85,9 @@ def archive(
     """
     from harness.results.archive import archive_stored
     from harness.show.page import Page, listing
-    from harness.units import MIB, format_bytes
+    from harness.units import format_bytes
 
-    written = archive_stored(reference, output, results_dir, max_bytes=max_mib * MIB)
+    written = archive_stored(reference, output, results_dir)
     text = f"{written.path}: {counted(written.files, 'file')}, {format_bytes(written.bytes)}"
     left_out = listing(f"left out: {line}" for line in written.left_out)
     answer(lambda: written, lambda: Page((text, left_out)), as_json=as_json)

@@ -2,23 +2,17 @@
 
 import shlex
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 
 from harness.records.run import Provenance
 from harness.show.page import Facts, Words
 
-_PROGRAM = "mbr-perf"
-_OWN_FILES = frozenset({_PROGRAM, "app.py", "__main__.py"})
 _SOFTWARE = ("torch", "megatron-core", "transformer-engine")
 WIDTH = 20
 
 
 def command_text(command: Sequence[str]) -> str:
     """Return the command as a shell takes it. mbr-perf goes by its name, wherever it was installed."""
-    if not command:
-        return ""
-    program = _PROGRAM if Path(command[0]).name in _OWN_FILES else command[0]
-    return shlex.join([program, *command[1:]])
+    return shlex.join(["mbr-perf", *command[1:]]) if command else ""
 
 
 def machine_facts(runs: Iterable[Provenance], first: Sequence[tuple[str, Words]] = ()) -> Facts:
@@ -32,12 +26,8 @@ def _version(name: str) -> Callable[[Provenance], str | None]:
     return lambda provenance: provenance.versions.get(name)
 
 
-def _commit(provenance: Provenance) -> str | None:
-    if provenance.git_commit is None:
-        return None
-    changed = "with local changes" if provenance.git_commit.endswith("+") else ""
-    branch = f"on {provenance.git_branch}" if provenance.git_branch else ""
-    return " ".join(filter(None, (provenance.git_commit.rstrip("+")[:12], branch, changed)))
+def _commit(text: str) -> str:
+    return f"{text.rstrip('+')[:12]}{' with local changes' * text.endswith('+')}"
 
 
 _ROWS: dict[str, Callable[[Provenance], str | None]] = {
@@ -45,7 +35,7 @@ _ROWS: dict[str, Callable[[Provenance], str | None]] = {
     "Driver": lambda provenance: provenance.driver_version,
     **{name: _version(name) for name in _SOFTWARE},
     "mbr-perf": lambda provenance: provenance.mbr_perf,
-    "git commit": _commit,
+    "git commit": lambda provenance: _commit(provenance.git_commit or ""),
     "Host": lambda provenance: provenance.hostname,
     "Container": lambda provenance: provenance.container,
     "Cluster job": lambda provenance: provenance.job_id,

@@ -5,7 +5,6 @@ import io
 import pytest
 
 from harness.check.show import check_page
-from harness.errors import ExitCode
 from harness.experiment.effective import effective_recompute
 from harness.experiment.rules.rule import Finding
 from harness.show.terminal import Console, print_page
@@ -25,10 +24,9 @@ def printed(make_spec):
 
     def lines(*findings, width=80, terminal=False, notes=()):
         spec, out = make_spec(), io.StringIO()
-        code = ExitCode.BAD_REQUEST if any(finding.blocks for finding in findings) else ExitCode.OK
         console = Console(file=out, width=width, force_terminal=terminal, no_color=True, highlight=False)
         effective = effective_recompute(spec, "transformer_engine")
-        print_page(console, check_page(spec, effective, findings, code, notes=notes))
+        print_page(console, check_page(spec, effective, findings, notes=notes))
         return out.getvalue().replace("\x1b[1m", "").replace("\x1b[2m", "").replace("\x1b[0m", "").splitlines()
 
     return lines
