@@ -23,7 +23,7 @@ def night_junit(verdict: NightVerdict) -> str:
     suite = Xml.Element("testsuite", _clean({"name": plan.suite, "timestamp": plan.started_at[:19]}))
     listed = Xml.SubElement(suite, "properties")
     about = {"night_id": plan.night_id, "night_dir": str(verdict.night_dir), "mbr-perf": plan.mbr_perf}
-    for name, value in {**about, **_measured_with(verdict)}.items():
+    for name, value in about.items():
         Xml.SubElement(listed, "property", _clean({"name": name, "value": value}))
     for case in verdict.cases:
         output = (case_title(case), *explanation(case), *to_copy(case))
@@ -62,19 +62,6 @@ def _add(
         tag, kind, message = problem
         Xml.SubElement(element, tag, _clean({"type": kind, "message": one_line(message)})).text = _text(message)
     Xml.SubElement(element, "system-out").text = _text("\n".join(output))
-
-
-def _measured_with(verdict: NightVerdict) -> dict[str, str]:
-    """Return versions, drivers, devices and hosts of all runs; lists each value if they differ."""
-    found: dict[str, dict[str, None]] = {}
-    for run in (run for case in verdict.cases for run in case.runs if run.record):  # tonight's build, not the old one
-        assert run.record is not None
-        where = run.record.provenance
-        here = {"device": where.device_name or where.processor, "driver": where.driver_version, "host": where.hostname}
-        for name, value in {**where.versions, **here}.items():
-            if value:
-                found.setdefault(name, {})[value] = None
-    return {name: ", ".join(values) for name, values in found.items()}
 
 
 def _duration_s(runs: Iterable[CaseRun]) -> float:

@@ -113,24 +113,12 @@ _COLUMNS = (
 )
 
 
-_PROMOTE = "inconclusive until you promote a night's values; the night prints the command"
-_UNUSABLE = {
-    "damaged": "cannot be read: inconclusive until you repair the file or restore it from git",
-    "changed": f"of another recipe point: {_PROMOTE}",
-    "no": f"absent, some of them required: {_PROMOTE}",
-}
-
-
 def _unusable(cases: tuple[CaseOutlook, ...]) -> Iterable[str]:
-    """Yield lines on goldens that make a case inconclusive. A missing one matters only where a case requires it."""
-    for state, what in _UNUSABLE.items():
-        found = [item for item in cases if _golden(item) == state]
-        if state != "no" or any(item.case.is_golden_required for item in found):
-            for item in found:
-                if not item.no_golden.endswith("does not exist"):
-                    yield f"{item.case.name}: {item.no_golden}"
-            if found:
-                yield f"{counted(len(found), 'golden')} {what}"
+    """Yield why a golden decides nothing, for each case that is inconclusive for that."""
+    for item in cases:
+        state = _golden(item)
+        if state in ("damaged", "changed") or (state == "no" and item.case.is_golden_required):
+            yield f"{item.case.name}: inconclusive: {item.no_golden}"
 
 
 def _shared(cases: tuple[CaseOutlook, ...]) -> list[str]:
@@ -141,10 +129,9 @@ def _shared(cases: tuple[CaseOutlook, ...]) -> list[str]:
 
 
 def _total(plan: NightPlan) -> str:
-    refused = sum(bool(case.refused) for case in plan.cases)
-    runs = counted(sum(case.repeats for case in plan.cases if not case.refused), "run")
+    runs = counted(sum(case.repeats for case in plan.planned), "run")
     return (
-        f"{counted(len(plan.cases), 'case')}{f', {refused} refused' if refused else ''}; {runs}; for each case at "
+        f"{counted(len(plan.cases), 'case')}, {len(plan.cases) - len(plan.planned)} refused; {runs}; for each case at "
         f"most {plan.retries} more after a fault and {plan.confirm} to confirm a regression"
     )
 

@@ -1,29 +1,32 @@
 """Writes the reports of a night into its folder and to the requested places."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import quote
 
 from harness.errors import BadRequestError, RunFailedError, raise_all
 from harness.history.run import write_pages
 from harness.nightly.junit import night_junit
-from harness.nightly.picture import night_picture
 from harness.nightly.show import Outputs, night_page
-from harness.nightly.values import SPEED, CaseRun, NightVerdict
-from harness.nightly.words import is_red, outcome_text
+from harness.nightly.values import SPEED, NightVerdict
+from harness.nightly.words import allowed_text, change_text, finding_of, is_red, outcome_text
 from harness.records.batches import NIGHT_FOLDERS
 from harness.records.disk import why_unwritable
 from harness.records.metrics import BY_NAME
 from harness.records.night import JUDGED, REPORT
-from harness.records.redact import redact_shapes
 from harness.records.store import write_atomically
+from harness.show import chart as look
 from harness.show import json
+from harness.show.chart import Axis, Bar, Bars
 from harness.show.html import html
 from harness.show.markup import markdown
-from harness.show.page import Block, Code, Line, Listing, Only, Section, Span
+from harness.show.page import Block, Code, Line, Listing, Only, Picture, Section, Span
 from harness.show.provenance import command_text, machine_facts
+from harness.units import counted
 
 
 def require_outputs(outputs: Outputs) -> None:
@@ -54,15 +57,11 @@ def delete_earlier(outputs: Outputs) -> None:
         outputs.junit.unlink()
 
 
-@dataclass(frozen=True)
-class Written:
-    """The written files, and the files that could not be written, with the reason. That changes no verdict."""
+class Written(NamedTuple):
+    """The written files, and why others could not be written. That changes no verdict."""
 
     paths: tuple[Path, ...]
-    problems: tuple[str, ...] = ()
-
-
-_Job = tuple[Path, Callable[[Path], None]]
+    problems: tuple[str, ...]
 
 
 def write_night_reports(verdict: NightVerdict, outputs: Outputs | None = None, results: Path | None = None) -> Written:
@@ -71,16 +70,16 @@ def write_night_reports(verdict: NightVerdict, outputs: Outputs | None = None, r
     Files in the night's folder are replaced. If one cannot be written, the others still are. ``results``: where history
     is, if the night is a copy elsewhere.
     """
-    folder, shown, asked = verdict.night_dir / REPORT, _shown(verdict), outputs or Outputs()
-    jobs: list[_Job] = [(folder / name, partial(_write, shown, text)) for name, text in FORMATS.items()]
+    folder, asked = verdict.night_dir / REPORT, outputs or Outputs()
+    jobs = [(folder / name, partial(_write, verdict, text)) for name, text in FORMATS.items()]
     if asked.junit:
-        jobs.append((asked.junit, partial(_write, shown, night_junit)))
+        jobs.append((asked.junit, partial(_write, verdict, night_junit)))
     if asked.step_summary:
-        jobs.append((asked.step_summary, lambda path: append_summary(path, shown)))
+        jobs.append((asked.step_summary, partial(append_summary, verdict)))
     if asked.html:
         home = NIGHT_FOLDERS.home(verdict.night_dir, results)
-        jobs.append((asked.html / "index.html", lambda path: _write_pages(shown, home, path.parent)))
-    paths, problems = [], []
+        jobs.append((asked.html / "index.html", partial(_write_pages, verdict, home)))
+    paths, problems = list[Path](), list[str]()
     for path, write in jobs:
         try:
             write(path)
@@ -93,31 +92,9 @@ def write_night_reports(verdict: NightVerdict, outputs: Outputs | None = None, r
     return Written(tuple(paths), tuple(problems))
 
 
-def _shown(verdict: NightVerdict) -> NightVerdict:
-    """Mask folders that look like secrets, because people share these files."""
-    cases = tuple(
-        case.model_copy(
-            update={
-                "runs": _runs(case.runs),
-                "pairs": case.pairs and replace(case.pairs, runs=_runs(case.pairs.runs)),
-                "golden_path": case.golden_path and redact_shapes(case.golden_path),
-            }
-        )
-        for case in verdict.cases
-    )
-    return verdict.model_copy(update={"night_dir": _masked(verdict.night_dir), "cases": cases})
-
-
-def _runs(runs: Iterable[CaseRun]) -> tuple[CaseRun, ...]:
-    return tuple(replace(run, run_dir=_masked(run.run_dir)) for run in runs)
-
-
-def _masked(path: Path) -> Path:
-    return Path(redact_shapes(str(path)))
-
-
-def _write_pages(verdict: NightVerdict, results: Path, folder: Path) -> None:
-    """Write the page of the night, without links to runs, the pages of all cases, and the index of the nights."""
+def _write_pages(verdict: NightVerdict, results: Path, index_file: Path) -> None:
+    """Write the page of the night, the pages of all cases, and the index of the nights, into the index's folder."""
+    folder = index_file.parent
     page = folder / f"{verdict.night_dir.name}.html"
     _write(verdict, night_html, page)
     pages = [page, *sorted({*folder.glob("*T*Z-*.html")} - {page}, reverse=True)]
@@ -141,7 +118,7 @@ def night_markdown(verdict: NightVerdict) -> str:
     return markdown(night_page(verdict), level=2)
 
 
-def append_summary(path: Path, verdict: NightVerdict) -> None:
+def append_summary(verdict: NightVerdict, path: Path) -> None:
     """Append the report to the file at ``path``, in which other programs may have written."""
     with path.open("a", encoding="utf-8") as file:
         file.write(f"\n{night_markdown(verdict)}" if file.tell() else night_markdown(verdict))
@@ -162,9 +139,29 @@ def _escaped(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
+_LOOKS = {"regression": (look.VERMILION, ""), "inconclusive": (look.ORANGE, ""), "improvement": (look.BLUE, ""),
+          "pass": (look.GREEN, ""), "not judged": (look.GREY, "")}  # fmt: skip
+_MOST_BARS = 20
+
+
+def night_picture(verdict: NightVerdict) -> Iterator[Picture]:
+    """Yield a bar per case with a golden: its judged change, the slowest first. Yield nothing without such cases."""
+    speeds = [(case.planned.name, finding_of(case, SPEED)) for case in verdict.cases]
+    judged = [(found.judged_change or 0.0, name, found) for name, found in speeds if found and found.change is not None]
+    rows = tuple(
+        Bar(name, f"{change_text(found)}{allowed_text(found)}", ((found.verdict.text, change * 100),))
+        for change, name, found in sorted(judged, key=itemgetter(0))[:_MOST_BARS]
+    )
+    title = BY_NAME[SPEED].title
+    if rows:
+        caption = f"Faster is to the right. Shown: {len(rows)} of {counted(len(verdict.cases), 'case')}."
+        chart = Bars(Axis(f"Change of {title} that is judged (%)"), _LOOKS, rows)
+        yield Picture("changes", f"{title} against the nights or the golden values", caption, chart)
+
+
 def night_html(verdict: NightVerdict) -> str:
     """Return the page: its picture, the cases, machine, software, command."""
-    runs = (run for case in verdict.cases for run in (*case.runs, *(case.pairs.runs if case.pairs else ())))
+    runs = (run for case in verdict.cases for run in case.all_runs)
     facts = machine_facts(run.record.provenance for run in runs if run.record)
     head = Only("html", (facts, Code(command_text(verdict.plan.command))))
     page = night_page(verdict)

@@ -113,12 +113,12 @@ def _answer(night: NightBatch, judge: NightJudge, display: NightDisplay, signal:
     if not num_due and signal is None and not data.is_finished:
         problems = keep_history(verdict, judge.results)
         night.finished(verdict.finished_at)
-    written = write_night_reports(verdict, display.outputs, judge.results)
-    for problem in (*problems, *written.problems):
+    paths, unwritten = write_night_reports(verdict, display.outputs, judge.results)
+    for problem in (*problems, *unwritten):
         display.narrate(problem)
     if display.outputs.step_summary:
         display.narrate(*(Line(each, whole=True) for each in annotations(verdict)))
-    display.result(verdict, written.paths)
+    display.result(verdict, paths)
     return verdict.exit_code
 
 

@@ -8,10 +8,11 @@ from urllib.parse import quote
 
 from harness.batch.batch import BatchDisplay
 from harness.errors import ExitCode
+from harness.judge.gate import worst
 from harness.launch.cluster_job import ClusterJob
 from harness.nightly.outlook import CaseOutlook, night_plan_document, outlook_page
 from harness.nightly.remarks import case_title, explanation, further_command, next_steps, to_copy
-from harness.nightly.values import SPEED, CaseFinding, CaseVerdict, NightVerdict, PairsVerdict
+from harness.nightly.values import SPEED, CaseFinding, CaseVerdict, NightVerdict
 from harness.nightly.words import (
     about,
     answer,
@@ -22,12 +23,11 @@ from harness.nightly.words import (
     one_line,
     outcome_text,
     threshold_text,
-    worst_memory,
 )
 from harness.records.metrics import BY_NAME
 from harness.records.night import NightPlan
 from harness.show import json
-from harness.show.figures import ABSENT, cap_figure, clock_figure, figure
+from harness.show.figures import ABSENT, figure
 from harness.show.page import (
     CASE,
     GAP,
@@ -44,7 +44,6 @@ from harness.show.page import (
     Table,
     Words,
     answer_line,
-    listing,
     style_of,
     tabled,
 )
@@ -109,33 +108,25 @@ def anchor(case: str) -> str:
     return f"case-{quote(case, safe='')}"
 
 
-def outcome_style(outcome: str, *, is_expected: bool) -> Style:
-    """Return the colour of an outcome. An expected outcome has a neutral one."""
-    return "expected" if is_expected else style_of(outcome)
+def _style(case: CaseVerdict) -> Style:
+    return "expected" if case.is_expected else style_of(case.outcome)
 
 
 def case_table(cases: Sequence[CaseVerdict]) -> Table:
-    """Return a row per case. On a narrow terminal remarks follow below; red cases have their own section."""
-    remarks = [f"{case.planned.name}: {remark_text(case)}" for case in cases if remark_text(case) and not is_red(case)]
-    instead: tuple[Block, ...] = (GAP, listing(remarks)) if remarks else (GAP,)
+    """Return a row per case."""
     # fmt: off
     columns: list[tuple[Column, Callable[[CaseVerdict], Words]]] = [
         (Column("Case", whole=True), lambda case: Span(case.planned.name, link=f"#{quote(anchor(case.planned.name))}")),
-        (Column("Outcome"),
-         lambda case: Span(outcome_text(case), outcome_style(case.outcome, is_expected=case.is_expected))),
+        (Column("Outcome"), lambda case: Span(outcome_text(case), _style(case))),
         (Column("TFLOP/s/GPU", right=True), _speed),
         (Column("Golden", right=True, drop=2, detail=True, lost=True),
          lambda case: figure(BY_NAME[SPEED], found.golden if (found := finding_of(case, SPEED)) else None)),
         (Column("Change", right=True), _change),
         (Column("Peak memory", right=True, drop=1, lost=True), _memory),
-        (Column("SM clock", right=True, drop=3, detail=True, optional=True, lost=True),
-         lambda case: clock_figure(case.metrics.clocks if case.metrics else None)),
-        (Column("Power cap", right=True, drop=3, detail=True, optional=True, lost=True),
-         lambda case: cap_figure(case.metrics.clocks if case.metrics else None)),
-        (Column("Remark", drop=5, long=True), remark_text),
+        (Column("Remark", drop=5, long=True, lost=True), remark_text),
     ]
     # fmt: on
-    return tabled(cases, columns, instead=instead)
+    return tabled(cases, columns)
 
 
 def remark_text(case: CaseVerdict) -> str:
@@ -154,16 +145,13 @@ def _change(case: CaseVerdict) -> str:
 
 
 def _memory(case: CaseVerdict) -> str:
-    """Return the peak. For a case that ran out of memory, it is only a lower bound."""
-    finding = worst_memory(case)
+    """Return the memory figure with the worst verdict, allocated of equal ones, and its change."""
+    finding = worst(finding for finding in case.findings if BY_NAME[finding.metric].gate == "memory")
     metric = BY_NAME[finding.metric if finding else "peak_allocated_bytes"]
     value = finding.current if finding else metric.read(case.metrics) if case.metrics else None
-    if value is None:
-        return ABSENT
-    least = "at least " if case.outcome == "oom" else ""
     kind = "" if metric.name == "peak_allocated_bytes" else f" {metric.title.removeprefix('Peak ')}"
     change = f" ({format_percent(finding.change)})" if finding and finding.change is not None else ""
-    return f"{least}{figure(metric, value)}{kind}{change}"
+    return ABSENT if value is None else f"{figure(metric, value)}{kind}{change}"
 
 
 def _remarks(case: CaseVerdict) -> Iterable[str]:
@@ -171,53 +159,35 @@ def _remarks(case: CaseVerdict) -> Iterable[str]:
         yield case.remark
     if case.runs and case.golden_path is None:
         yield "golden cannot be read" if case.is_golden_damaged else "no golden"
-        if case.metrics and (few := case.metrics.problems.get("step_time_s")):
-            yield few
     if case.drift:
         yield f"{counted(len(case.drift), 'difference')} from the golden's environment"
     if (found := finding_of(case, SPEED)) and found.allowed_by == "3 spreads":
         yield f"allowed {threshold_text(found)}"
-    yield from _paired(case.pairs)
-    retries = sum(run.purpose == "retry" for run in case.runs)
-    if retries:
-        yield "retried once" if retries == 1 else f"retried {retries} times"
-
-
-def _paired(pairs: PairsVerdict | None) -> Iterable[str]:
-    if pairs and (speed := pairs.of(SPEED)):
-        yield pairs.text_of(speed)
-    elif pairs and pairs.fault:
-        yield pairs.fault
+    if pairs := case.pairs:
+        yield pairs.fault or ((speed := pairs.of(SPEED)) and pairs.text_of(speed)) or "pairs without throughput"
+    if any(run.purpose == "retry" for run in case.runs):
+        yield "retried"
 
 
 def _section(case: CaseVerdict) -> Section:
-    style: Style = "plain" if case.outcome == "pass" else outcome_style(case.outcome, is_expected=case.is_expected)
     lines = (*(Line(line, hang=2) for line in explanation(case)), *(Line(line, whole=True) for line in to_copy(case)))
-    figures: tuple[Block, ...] = (Only("html", (_figures(case.findings),)),) if case.findings else ()
-    pairs: tuple[Block, ...] = ()
-    if case.pairs and case.pairs.findings:
-        pairs = (Only("html", ("The pairs:", _figures(case.pairs.findings, ("New build", "Old build")))),)
     return Section(
         case_title(case),
-        (Listing(lines), *figures, *pairs),
-        style,
+        (Listing(lines), *((Only("html", (_figures(case.findings),)),) if case.findings else ())),
+        "plain" if case.outcome == "pass" else _style(case),
         indent=2,
         anchor=anchor(case.planned.name),
         folded=not is_red(case),
     )
 
 
-def _figures(findings: Iterable[CaseFinding], sides: tuple[str, str] = ("Now", "Golden")) -> Table:
-
-    def shown(finding: CaseFinding, value: float | None) -> str:
-        return figure(BY_NAME[finding.metric], value)
-
+def _figures(findings: Iterable[CaseFinding]) -> Table:
     return tabled(
         findings,
         [
             (Column("Metric"), lambda finding: BY_NAME[finding.metric].title),
-            (Column(sides[0], right=True), lambda finding: shown(finding, finding.current)),
-            (Column(sides[1], right=True), lambda finding: shown(finding, finding.golden)),
+            (Column("Now", right=True), lambda finding: figure(BY_NAME[finding.metric], finding.current)),
+            (Column("Golden", right=True), lambda finding: figure(BY_NAME[finding.metric], finding.golden)),
             (Column("Change", right=True), change_text),
             (Column("Allowed", right=True), threshold_text),
             (Column("Verdict"), lambda finding: finding.verdict.text),

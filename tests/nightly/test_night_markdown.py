@@ -21,9 +21,9 @@ def test_rows_have_as_many_cells_as_the_header_whatever_a_name_holds(make_night,
 
 def test_a_summary_is_appended_to_what_other_steps_wrote(tmp_path, night):
     path = tmp_path / "summary.md"
-    append_summary(path, night)
+    append_summary(night, path)
     first = path.read_text()
-    append_summary(path, night)
+    append_summary(night, path)
     assert (first[:3], path.read_text()) == ("## ", f"{first}\n{first}")
 
 
