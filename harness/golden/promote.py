@@ -36,8 +36,6 @@ class PromoteOptions:
     author: Author = None
     replace_other: Annotated[bool, flag("Replace a golden of other settings that has the same file name.")] = False
     accept_spread: Annotated[bool, flag("Promote although the runs vary by more than half the threshold.")] = False
-    only: Annotated[list[str] | None, option("METRIC", "Store this metric only, e.g. peak_allocated_bytes. "
-        "Repeatable.")] = None
     dryrun: Annotated[bool, flag("Print what would change; write no golden.", "-d")] = False
     golden_dir: GoldenDir = None
     results_dir: Results = None
@@ -76,9 +74,7 @@ def _candidates(asked: PromoteOptions, now: datetime) -> "tuple[list[Candidate],
     from harness.judge.promotion import PromotionOptions
     from harness.records.night import read_night
 
-    options = PromotionOptions(
-        replace_other=asked.replace_other, only=tuple(asked.only or ()), accept_spread=asked.accept_spread
-    )
+    options = PromotionOptions(replace_other=asked.replace_other, accept_spread=asked.accept_spread)
     if not (asked.case or asked.every):
         problems = Problems()
         runs = [problems.tried(partial(_run, reference, asked.results_dir)) for reference in asked.what]

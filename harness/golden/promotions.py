@@ -11,7 +11,7 @@ from harness.errors import BadRequestError, ManyProblemsError, raise_all
 from harness.experiment.experiment import ExperimentSpec
 from harness.explain.contrast import contrast
 from harness.explain.facts import golden_side
-from harness.golden.show import GoldenDocument, differences_block, values_table
+from harness.golden.show import GoldenDocument, values_table
 from harness.judge.promotion import PromotionOptions, promote
 from harness.launch.processes import life_of
 from harness.nightly.outcome import bad_end, case_runs, effective_runs, expectation
@@ -22,8 +22,8 @@ from harness.records.night import NightCase, NightData, night_of, read_night
 from harness.records.run import RunRecord
 from harness.records.store import record_path
 from harness.show.json import Document, Shown
-from harness.show.page import GAP, Block, Line, Page, Section, answer_line, listing
-from harness.units import grouped
+from harness.show.page import GAP, Block, Page, Section, answer_line, listing
+from harness.units import counted, grouped
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class PromotionsDocument(Document):
             return
         cases = grouped(((each.message, each.remedy), case.case) for case in self.refused for each in case.errors)
         problems = [
-            BadRequestError(f"{f'{self._named(names)}: ' * any(names)}{message}", remedy=remedy)
+            BadRequestError(f"{', '.join(names)}{': ' * any(names)}{message}", remedy=remedy)
             for (message, remedy), names in cases.items()
         ]
         if not self.refused and not self.promoted:
@@ -99,12 +99,6 @@ class PromotionsDocument(Document):
             remedy = "--keep_going writes the rest without these"
             problems.append(BadRequestError("nothing was written", remedy=remedy))
         raise_all(problems)
-
-    def _named(self, names: Sequence[str]) -> str:
-        """Name the cases that share a reason, each once; ``every case`` if these are all and several."""
-        each = tuple(dict.fromkeys(names))
-        is_all = not self.promoted and 1 < len(each) == len({case.case for case in self.refused})
-        return "every case" if is_all else ", ".join(each)
 
 
 def prepare(
@@ -123,12 +117,14 @@ def prepare(
             prepared.append(_prepared(candidate, folder, signature, together))
         except BadRequestError as error:
             refused[candidate.name] = error.problems
-    paths = [golden.path for golden in prepared]
-    doubled = [golden for golden in prepared if paths.count(golden.path) > 1]
-    refused |= {golden.case: [_doubled(golden, doubled)] for golden in doubled}
+    by_path = grouped((golden.path, golden) for golden in prepared)
+    doubled = {path: [golden.case for golden in alike] for path, alike in by_path.items() if len(alike) > 1}
+    for path, names in doubled.items():
+        problem = f"have one golden, {path}"
+        refused |= {name: [BadRequestError(problem, remedy="promote one of them with --case")] for name in names}
     return PromotionsDocument(
         is_written=is_written,
-        promoted=tuple(golden for golden in prepared if golden not in doubled),
+        promoted=tuple(golden for golden in prepared if golden.path not in doubled),
         refused=tuple(Refused(case=case, errors=tuple(errors)) for case, errors in refused.items()),
         left_out=tuple(left_out),
     )
@@ -158,35 +154,21 @@ def _prepared(candidate: Candidate, folder: Path, signature: Signature, together
     return Prepared(case=candidate.name, path=path, spec=spec, golden=golden, before=before)
 
 
-def _doubled(golden: Prepared, doubled: Sequence[Prepared]) -> BadRequestError:
-    others = ", ".join(other.case for other in doubled if other.path == golden.path and other is not golden)
-    return BadRequestError(f"has the same golden as {others}: {golden.path}", remedy="promote one of them with --case")
-
-
 def promotions_page(found: PromotionsDocument) -> Page:
     """Return every promoted golden, before and after; then what was not promoted, with the reason."""
     sections = (Section(f"{new.path.parent.name}/{new.path.stem}", tuple(_promotion(new))) for new in found.promoted)
-    written = [
-        f"Written: {new.path}. Commit the file." if found.is_written else f"Not written: {new.path}"
-        for new in found.promoted
-    ]
+    done, where = ("Promoted", "Written") if found.is_written else ("Would promote", "Not written")
     refused = [(case.case, problem) for case in found.refused for problem in case.problems]
-    skipped = [(each.case, f"skipped: {each.reason}") for each in found.left_out]
-    left = listing((f"Not promoted: {name}: {why}" for name, why in (*refused, *skipped)), style="doubt")
+    left = [f"Not promoted: {name}: {why}" for name, why in (*refused, *((e.case, e.reason) for e in found.left_out))]
     caveats = (f"Caveat of {new.path.stem}: {each}" for new in found.promoted for each in new.golden.caveats)
-    return Page((*sections, GAP, listing(written), listing(caveats, style="doubt"), left), answer=_answer(found))
-
-
-def _answer(found: PromotionsDocument) -> Line:
-    done, num_left = "Promoted" if found.is_written else "Would promote", len(found.refused) + len(found.left_out)
-    left = f"; {num_left} not promoted" * bool(num_left)
-    first, *more = found.promoted
-    if more:
-        num_limited = sum(bool(new.golden.caveats) for new in found.promoted)
-        caveats = f", {num_limited} with caveats" * bool(num_limited)
-        return answer_line(f"{done} {len(found.promoted)} goldens{caveats}{left}")
-    said = [f"; {each}" for each in first.golden.caveats][:1]
-    return answer_line(f"{done} {first.path.stem}{left}", *said, keep=said)
+    first = found.promoted[0].path.stem
+    what = first if len(found.promoted) == 1 else f"{counted(len(found.promoted), 'golden')}, the first {first}"
+    written = listing(f"{where}: {new.path}" for new in found.promoted)
+    said = f"; {len(left)} not promoted" * bool(left)
+    return Page(
+        (*sections, GAP, written, listing((*caveats, *left), style="doubt")),
+        answer=answer_line(f"{done} {what}{said}."),
+    )
 
 
 def _promotion(new: Prepared) -> Iterator[Block]:
@@ -197,9 +179,8 @@ def _promotion(new: Prepared) -> Iterator[Block]:
     yield f"Promoted by {golden.promoted_by}, {golden.promoted_at}, from {', '.join(golden.run_ids)}{night}."
     yield GAP
     yield values_table(after, before)
-    yield (
-        differences_block(contrast(after, before)[0]) if before else "No golden of these settings could be read before."
-    )
+    found = contrast(after, before)[0] if before else ()
+    yield listing(f"Differs: {each.name}: {each.before} -> {each.after}" for each in found)
     yield listing(f"Accepted: {why}" for why in golden.overridden)
 
 

@@ -1,18 +1,18 @@
 """Shows goldens, their differences, and what a promotion changes, for people and as JSON."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from harness.errors import BadRequestError
 from harness.explain.causes import changes
-from harness.explain.values import ABSENT, Change, Side
-from harness.records.golden import Difference, GoldenMetric, GoldenRecord
+from harness.explain.values import Change, Side
+from harness.records.golden import GoldenMetric, GoldenRecord
 from harness.records.goldens import MEND_GOLDEN
 from harness.records.metrics import BY_NAME
 from harness.show import figures
 from harness.show.json import Document, Shown
-from harness.show.page import Block, Column, Page, Table, answer_line, listing, table, tabled
+from harness.show.page import Column, Page, Table, answer_line, listing, table
 from harness.units import counted, format_percent
 
 _SPREADS = (Column("Spread before", right=True, optional=True), Column("Spread after", right=True, optional=True))
@@ -106,24 +106,6 @@ def _value(change: Change, after: Side, before: Side | None) -> tuple[str, ...]:
 
 def _percent(spread: float | None) -> str:
     return figures.ABSENT if spread is None else f"{spread * 100:.2f} %"
-
-
-def differences_block(found: Sequence[Difference]) -> Block:
-    """Return the settings, machine and software that differ."""
-    if not found:
-        return "Everything else that both recorded is equal."
-    return tabled(
-        found,
-        [
-            (Column("Differs"), lambda each: each.name),
-            (Column("Before", long=True), lambda each: _text(each.before)),
-            (Column("After", long=True), lambda each: _text(each.after)),
-        ],
-    )
-
-
-def _text(value: str | None) -> str:
-    return "not recorded" if value is None else value or ABSENT
 
 
 class GoldenRow(Shown):

@@ -1,7 +1,7 @@
 """Decides whether runs may become a golden, and how much repeats may differ."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -26,7 +26,7 @@ from harness.records.golden import (
 from harness.records.metrics import BY_NAME, METRICS, SUMMARY_METRICS, Metric, Metrics
 from harness.records.redact import redact
 from harness.records.run import RunRecord
-from harness.units import counted, format_share
+from harness.units import format_share
 
 # If the spread is half the threshold, one of twenty equal runs exceeds the threshold (two standard deviations).
 MOST_OF_THRESHOLD = 0.5
@@ -41,12 +41,11 @@ _SPEED = "tflops_per_gpu"
 class PromotionOptions:
     """Options of a promotion besides the reason.
 
-    ``replace_other``: also replace a golden of other settings. ``only``: the metrics to store; empty: all.
-    ``accept_spread``: accept repeats or steps that differ too much. ``thresholds``: by metric, if not the GPU's.
+    ``replace_other``: also replace a golden of other settings. ``accept_spread``: accept repeats or steps that differ
+    too much. ``thresholds``: by metric, if not the GPU's.
     """
 
     replace_other: bool = False
-    only: tuple[str, ...] = ()
     accept_spread: bool = False
     thresholds: Mapping[str, float] = field(default_factory=dict)
     night_id: str | None = None
@@ -67,13 +66,13 @@ def promote(
     """Make golden values from a run or its repeats: medians of run medians, highest peaks, spread over the runs.
 
     BadRequestError lists every reason against it: a failed, suspect, short or unfinished run; a run named twice; runs
-    with different settings, machines or FLOPs; no reason given; a golden of other settings with the same name; an
-    unknown metric; repeats, or steps of a single run, that differ by more than half the threshold.
+    with different settings, machines or FLOPs; no reason given; a golden of other settings with the same name;
+    repeats, or steps of a single run, that differ by more than half the threshold.
     """
     each = [derive(record) for record in records]
     mixed = _mixed(records, each)
-    stored = _stored(each, options.only) if records else {}
-    wide = _wide(records[0].spec, each, stored, options) if records and not mixed else ()
+    stored = _stored(each) if records else {}
+    wide = _wide(records[0].spec, each, options) if records and not mixed and _SPEED in stored else ()
     raise_all(
         [
             *_request_problems(records, reason, author),
@@ -84,8 +83,7 @@ def promote(
                 for problem in _run_problems(record, metrics)
             ),
             *(_other_settings(records[0], before) if records and not options.replace_other else []),
-            *_of_only(each, stored, options.only),
-            *(BadRequestError(text, remedy=_of_spread(stored)) for text in wide if not options.accept_spread),
+            *(BadRequestError(text, remedy=_OF_SPREAD) for text in wide if not options.accept_spread),
         ]
     )
     spec = records[0].spec
@@ -112,53 +110,32 @@ def promote(
         overridden=wide,
         night_id=options.night_id,
     )
-    return golden.model_copy(update=_of_logs(records, each) or _without_time(each, options.only))
+    return golden.model_copy(update=_of_logs(records, each) or _without_time(each))
 
 
-def _wide(
-    spec: ExperimentSpec, each: Sequence[Metrics], stored: Collection[str], options: PromotionOptions
-) -> tuple[str, ...]:
-    """Return a sentence if throughput that is to be stored varies by more than half its threshold.
+def _wide(spec: ExperimentSpec, each: Sequence[Metrics], options: PromotionOptions) -> tuple[str, ...]:
+    """Return a sentence if throughput varies by more than half its threshold.
 
     Over repeats; of a single run, which has none, over its steps. The gate itself checks repeats of memory metrics.
     """
     steps = each[0].tflops_per_gpu
-    if _SPEED not in stored or steps is None:
-        return ()
-    what, spread = f"{steps.n} steps of the only run", steps.relative_spread
-    if len(each) > 1:
-        what, spread = f"{len(each)} runs", _spread(_SPEED, each)
+    what, spread = f"{len(each)} runs", _spread(_SPEED, each)
+    if len(each) == 1 and steps:
+        what, spread = f"{steps.n} steps of the only run", steps.relative_spread
     threshold = options.thresholds.get(_SPEED, default_thresholds(spec, len(each)).time)
     if spread is None or spread <= MOST_OF_THRESHOLD * threshold:
         return ()
-    most, whole = format_share(MOST_OF_THRESHOLD * threshold), format_share(threshold)
-    half = f"{most}, half the threshold of {whole} for goldens of {counted(len(each), 'run')}"
+    half = f"{format_share(MOST_OF_THRESHOLD * threshold)}, half the threshold"
     return (f"{_SPEED}: {what} spread by {spread * 100:.1f} % (standard deviation), more than {half}",)
 
 
-def _of_spread(stored: Collection[str]) -> str:
-    """Return what to do; of a golden's metrics, only times vary with what disturbs a machine."""
-    steady = [f"--only {metric.name}" for metric in METRICS if metric.kind != "time" and metric.name in stored]
-    return _OF_SPREAD + (f"; or store what does not vary: {' '.join(steady)}" if steady else "")
-
-
-def _of_only(each: Sequence[Metrics], stored: Collection[str], only: Sequence[str]) -> Iterator[BadRequestError]:
-    known = [metric.name for metric in METRICS if _is_stored(metric)]
-    for name in only:
-        if name not in known:
-            yield BadRequestError(f"--only {name}: no such metric", remedy=f"one of {', '.join(known)}")
-        elif each and name not in stored:
-            why = next((metrics.problems[name] for metrics in each if name in metrics.problems), "the runs have none")
-            yield BadRequestError(f"--only {name}: {why}", remedy="promote other runs, or store other metrics")
-
-
-def _stored(each: Sequence[Metrics], only: tuple[str, ...]) -> dict[str, float]:
+def _stored(each: Sequence[Metrics]) -> dict[str, float]:
     """Return the figures to store, without figures that are missing or that no golden holds."""
     together, is_any_short = combine(each), any(map(is_short, each))
     return {
         metric.name: value
         for metric in METRICS
-        if _is_stored(metric) and not (metric.kind == "time" and is_any_short) and metric.name in (only or BY_NAME)
+        if _is_stored(metric) and not (metric.kind == "time" and is_any_short)
         if (value := metric.read(together)) is not None and LEAST_VALUE <= value <= MOST_VALUE
     }
 
@@ -201,8 +178,8 @@ def _other_settings(record: RunRecord, before: GoldenRecord | None) -> list[BadR
     ]
 
 
-def _without_time(each: Sequence[Metrics], only: Sequence[str]) -> dict[str, object]:
-    short = None if only else next(filter(is_short, each), None)
+def _without_time(each: Sequence[Metrics]) -> dict[str, object]:
+    short = next(filter(is_short, each), None)
     return {"caveats": (f"no time: {short.problems['step_time_s']}",)} if short else {}
 
 

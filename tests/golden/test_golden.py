@@ -32,7 +32,10 @@ def test_a_promotion_writes_the_golden_and_prints_before_after_and_what_changed_
     assert (golden.metrics["step_time_s"].value, golden.run_ids, golden.reason) == (2.0, ("b",), "faster kernels")
     rows = [line.split() for line in done.stdout.splitlines()]
     assert ["Step", "time", "2.500", "s", "2.000", "s", "-20.0", "%"] in rows
-    assert [["Reason:", "faster", "kernels"] in rows, ["driver_version", "550.54.15", "570.1"] in rows] == [True, True]
+    assert [
+        ["Reason:", "faster", "kernels"] in rows,
+        ["Differs:", "driver_version:", "550.54.15", "->", "570.1"] in rows,
+    ] == [True, True]
     assert NAME in done.stdout
 
 

@@ -120,18 +120,11 @@ def test_a_replayed_run_measured_nothing_that_could_be_promoted(make_record):
     assert "replayed from elsewhere" in refused([replayed])
 
 
-def test_only_the_metrics_that_hold_elsewhere_can_be_stored(make_record):
-    golden = promoted([make_record()], options=PromotionOptions(only=("peak_allocated_bytes",)))
-    assert list(golden.metrics) == ["peak_allocated_bytes"]
-    assert "--only speed: " in refused([make_record()], options=PromotionOptions(only=("speed",)))
-
-
 def test_repeats_that_differ_by_more_than_half_the_threshold_are_refused_with_numbers(make_record):
     records = [repeat(make_record, i, s) for i, s in enumerate((2.4, 2.6, 2.5))]
     assert re.search("tflops_per_gpu: 3 runs .* 4.0 % .* 2.5 %", refused(records))
     wide = PromotionOptions(thresholds={"tflops_per_gpu": 0.1})
-    for options in (PromotionOptions(only=("peak_allocated_bytes",)), wide):
-        assert promoted(records, options=options).overridden == ()
+    assert promoted(records, options=wide).overridden == ()
 
 
 def test_an_accepted_spread_is_put_on_record(make_record):
@@ -165,13 +158,10 @@ def test_a_single_run_of_unsteady_steps_is_refused_as_repeats_are(make_record):
     assert promoted([unsteady(make_record, 0.02)]).overridden == ()
 
 
-def test_the_spread_of_a_single_runs_steps_can_be_accepted_or_left_out(make_record):
+def test_the_spread_of_a_single_runs_steps_can_be_accepted(make_record):
     record = unsteady(make_record, 0.03)
     (reason,) = promoted([record], options=PromotionOptions(accept_spread=True)).overridden
     assert re.match("tflops_per_gpu: 15 steps .* 3.1 %", reason)
-    assert "--only peak_allocated_bytes" in str(refused([record]))
-    only = promoted([record], options=PromotionOptions(only=("peak_allocated_bytes",)))
-    assert (only.overridden, list(only.metrics)) == ((), ["peak_allocated_bytes"])
 
 
 def test_a_cases_own_threshold_decides_for_a_single_run_too(make_record):
@@ -184,5 +174,3 @@ def test_a_run_with_too_few_steps_gives_a_golden_of_memory_only(make_spec, make_
     golden = promoted([record])
     stored = {"step_time_s", "tflops_per_gpu", "peak_allocated_bytes"} & golden.metrics.keys()
     assert (stored, len(golden.caveats)) == ({"peak_allocated_bytes"}, 1)
-    only = PromotionOptions(only=("step_time_s", "peak_allocated_bytes"))
-    assert re.findall(r"--only (\w+)", refused([record], options=only)) == ["step_time_s"]
