@@ -3,7 +3,6 @@
 import glob
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 from pathlib import Path
 from typing import Annotated
 
@@ -64,15 +63,13 @@ def named_case(name: str, records: Iterable[HistoryRecord]) -> str:
         called.setdefault(record.case, set()).update({record.suite_case} - {""})
     if not called:
         raise BadRequestError(f"no case {name!r}: history is empty", remedy="mbr-perf history add RUN adds a run")
-    for fits in (str.__eq__, str.startswith, str.__contains__):
-        found = sorted(
-            case for case, names in called.items() if any(fits(candidate, name) for candidate in (case, *names))
-        )
+    for fits in (str.__eq__, str.__contains__):
+        found = sorted(case for case, names in called.items() if any(fits(each, name) for each in (case, *names)))
         if len(found) == 1:
             return found[0]
         if found:
-            listed = ", ".join(found[:_MOST_NAMED]) + (", ..." if len(found) > _MOST_NAMED else "")
-            raise BadRequestError(f"case {name!r} is ambiguous: {len(found)} cases", remedy=f"name one of: {listed}")
+            message = f"case {name!r} is ambiguous: {len(found)} cases"
+            raise BadRequestError(message, remedy=f"name one of: {', '.join(found[:_MOST_NAMED])}")
     known = sorted({candidate for case, names in called.items() for candidate in (case, *names)})
     raise BadRequestError(
         f"no case {name!r} in history", remedy=f"{nearest(name, known)}; `mbr-perf history` lists them"
@@ -117,49 +114,35 @@ class GoldenBand:
 def golden_band(series: Series, metric: Metric, folder: Path | None = None) -> tuple[GoldenBand | None, str]:
     """Return the band of the threshold that decided last, or None with the reason why there is none to show."""
     place = golden_dir(folder) / series.case.partition(LIMIT)[0]
-    path = place.with_name(f"{place.name}.json")
     if metric.gate is None:
         return None, f"{metric.name} is not judged"
-    found = [path, *sorted(place.parent.glob(f"{glob.escape(place.name)}.mbs*.json"))]  # of other batches
-    bands = [_band(path, series, metric) for path in found if path.is_file()]
-    return next(
-        filter(itemgetter(0), bands),
-        bands[0] if bands else (None, f"no golden yet: {_named(path)}; mbr-perf golden promote RUN makes one"),
+    path = place.with_name(f"{place.name}.json")
+    formula, problems = series.nights[-1].records[0].formula_version, list[str]()
+    for each in (path, *sorted(place.parent.glob(f"{glob.escape(place.name)}.mbs*.json"))):  # of other batches
+        try:
+            golden = read_golden(each) if each.is_file() else None
+        except BadRequestError as error:
+            problems.append(redact(error.message))
+            continue
+        if golden is None or golden.gpu not in GPUS or golden.fingerprint not in (None, series.fingerprint):
+            continue
+        if metric.name in golden.metrics and (metric.gate != "time" or golden.formula_version in (None, formula)):
+            return _band(each, golden, series, metric), ""
+    # Without its folder, which may tell what a page must not.
+    none = (
+        f"no golden of these settings has {metric.title}: {path.parent.name}/{path.name}; mbr-perf golden promote RUN"
     )
+    return None, "; ".join(problems) or f"{none} makes one"
 
 
-def _named(path: Path) -> str:
-    """Return the golden's name without its folder, which may tell what a page must not."""
-    return f"{path.parent.name}/{path.name}"
-
-
-def _band(path: Path, series: Series, metric: Metric) -> tuple[GoldenBand | None, str]:
+def _band(path: Path, golden: GoldenRecord, series: Series, metric: Metric) -> GoldenBand:
     assert metric.gate is not None
-    try:
-        golden = read_golden(path)
-    except BadRequestError as error:
-        return None, redact(error.message)
-    gpu = GPUS.get(golden.gpu)
-    reason = _mismatch(golden, series, metric) if gpu else f"is for {golden.gpu}, which is not a known GPU type"
-    if reason or gpu is None:
-        return None, f"no golden to compare with: {_named(path)} {reason}"
+    gpu, value = GPUS[golden.gpu], golden.metrics[metric.name].value
     runs = (run for night in reversed(series.nights) for run in night.records)
     allowed = next((run.allowed[metric.name] for run in runs if metric.name in run.allowed), None)
-    default = Thresholds(gpu.timing_threshold, gpu.memory_threshold).of(metric.gate)
-    threshold, value = default if allowed is None else allowed, golden.metrics[metric.name].value
+    threshold = Thresholds(gpu.timing_threshold, gpu.memory_threshold).of(metric.gate) if allowed is None else allowed
     allowed_by = "default" if allowed is None else "the last night"
-    return GoldenBand(path, value, threshold, value * (1 - threshold), value * (1 + threshold), allowed_by), ""
-
-
-def _mismatch(golden: GoldenRecord, series: Series, metric: Metric) -> str:
-    if metric.name not in golden.metrics:
-        return f"holds no {metric.title}"
-    if golden.fingerprint not in (None, series.fingerprint):
-        return "is for other settings"
-    formulas = {record.formula_version for night in series.nights[-1:] for record in night.records}
-    if metric.gate == "time" and golden.formula_version not in (None, *formulas):
-        return f"has throughput from another formula, {golden.formula_version}"
-    return ""
+    return GoldenBand(path, value, threshold, value * (1 - threshold), value * (1 + threshold), allowed_by)
 
 
 Measured = tuple[tuple[Night, float], ...]

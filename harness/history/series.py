@@ -121,15 +121,13 @@ def _comparable(record: HistoryRecord, formula: str) -> HistoryRecord:
 def _notes(every: Sequence[HistoryRecord], ours: Sequence[HistoryRecord]) -> tuple[str, ...]:
     newest = ours[-1]
     others = sorted({record.fingerprint for record in every} - {newest.fingerprint})
-    named, all_runs = sorted({record.suite_case for record in ours} - {""}), f"{len(ours)} runs"
     num_old = sum(record.formula_version != newest.formula_version for record in ours)
     num_undated = sum(not record.is_start_known for record in ours)
     found = (
         (others, f"left out: {len(every) - len(ours)} of {len(every)} runs with other settings; "
                  f"--fingerprint {' or '.join(others[-3:])} shows them"),
-        (num_old, f"not shown: throughput of {num_old} of {all_runs}, which does not come from formula "
+        (num_old, f"not shown: throughput of {num_old} of {len(ours)} runs, by another formula than "
                   f"{newest.formula_version}"),
-        (named[1:], f"runs of several cases of suites, which have the same settings: {', '.join(named)}"),
-        (num_undated, f"?: {num_undated} of {all_runs} have no start time; the date is that of their import"),
+        (num_undated, f"?: {num_undated} of {len(ours)} runs have no start time; the date is that of their import"),
     )  # fmt: skip
     return tuple(text for holds, text in found if holds)

@@ -18,7 +18,7 @@ from harness.show.json import Document
 from harness.show.page import GAP, Column, Line, Page, Span, Table, Words, answer_line, listing, style_of, table, tabled
 from harness.units import counted, format_percent, utc_time
 
-_MOST_REASONS, _MINUTE = 3, "%Y-%m-%dT%H:%MZ"
+_MINUTE = "%Y-%m-%dT%H:%MZ"
 _DIRECTIONS = {"higher": "higher is better", "lower": "lower is better", "equal": "should stay equal"}
 
 
@@ -32,19 +32,17 @@ def cases_page(cases: Sequence[CaseSummary], metric: Metric, results: Path, *, i
     if not cases:
         return Page((), answer=f"No history in {results}: `mbr-perf nightly` and `mbr-perf history add RUN` write it")
     others = sum(case.num_others for case in cases)
-    left_out = (
-        f"Left out: {counted(others, 'run')} whose settings differ from the newest run of their case; "
-        "`mbr-perf history CASE` names the option that shows them"
+    about = (
+        f"{counted(others, 'run')} with other settings than the newest of their case are left out (history CASE "
+        "--fingerprint). Trend compares the newest night with the 20 before it, beyond their noise."
     )
-    about = "Trend compares the newest night with the 20 before it, beyond their noise."
     counts = (f"{num} {word}" for word, num in Counter(case.last_outcome for case in cases).items())
     # fmt: off
     columns: list[tuple[Column, Callable[[CaseSummary], Words]]] = [
         (Column("Case"),
          lambda case: Span(case.case, link=quote(page_name(case.series)) if is_linked else "")),
         (Column("Nights", right=True, drop=2), lambda case: str(case.num_nights)),
-        (Column("Runs", right=True, drop=4),
-         lambda case: f"{case.num_runs}" + f" of {case.num_runs + case.num_others}" * bool(case.num_others)),
+        (Column("Runs", right=True, drop=4), lambda case: str(case.num_runs)),
         (Column("Last night", drop=3), lambda case: _when(case.series.nights[-1])),
         (Column(metric.title, right=True), lambda case: figure(metric, case.last_value)),
         (Column("Trend"), lambda case: _trend(case.trend)),
@@ -53,7 +51,7 @@ def cases_page(cases: Sequence[CaseSummary], metric: Metric, results: Path, *, i
     # fmt: on
     listed = tabled(cases, columns)
     answer = f"{counted(len(cases), 'case')}; last night: {', '.join(counts)}."
-    return Page((listed, *([left_out] if others else []), about), answer=answer)
+    return Page((listed, about), answer=answer)
 
 
 def case_page(history: CaseHistory) -> Page:
@@ -115,10 +113,8 @@ def _runs(night: Night) -> str:
 
 def _not_counted(history: CaseHistory) -> list[str]:
     out = [record for night in history.nights for record in night.records if record not in night.counted]
-    reasons = [f"Not counted: {record.run_id}: {record.failure or '; '.join(record.suspect) or record.status}"
-            for record in out[-_MOST_REASONS:]]  # fmt: skip
-    rest = len(out) - len(reasons)
-    return [*reasons, f"and {counted(rest, 'run')} before them (--json has all)"] if rest else reasons
+    reasons = (f"{each.run_id}: {each.failure or '; '.join(each.suspect) or each.status}" for each in out[-1:])
+    return [f"Not counted: {counted(len(out), 'run')}, the last {reason}" for reason in reasons]
 
 
 def level_change_text(history: CaseHistory, found: LevelChange) -> Words:

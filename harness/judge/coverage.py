@@ -38,16 +38,14 @@ class Coverage:
     def no_peak(self, name: str) -> str:
         """Say why the run has no such peak."""
         record = self.record
+        if self.unknown:
+            return self.unknown
         if name != "peak_device_bytes":
             measured = any(rank.memory for rank in record.ranks)
             return "not measured on this device" if measured else "no rank recorded its memory"
         if record.spec.gpu_type.is_cpu:
             return "a CPU run has no device memory"
         return next((node.error for node in record.nodes if node.error), "no NVML sample for the ranks' GPUs")
-
-    def missing(self, peak: Peak) -> str:
-        """Name the ranks without a reading of a peak."""
-        return f"rank {', '.join(map(str, peak.missing_ranks))}"
 
 
 @dataclass(frozen=True)
@@ -84,15 +82,6 @@ class LogCoverage(Coverage):
         parts = [(rank // (inner * spec.data_parallel_size), rank % inner) for rank in range(spec.num_gpus)]
         known = {part for rank, part in enumerate(parts) if rank not in peak.missing_ranks}
         return replace(peak, missing_ranks=tuple(rank for rank in peak.missing_ranks if parts[rank] not in known))
-
-    def no_peak(self, name: str) -> str:
-        """Say why; the reason is the same for all peaks."""
-        del name
-        return "not in the log"
-
-    def missing(self, peak: Peak) -> str:
-        """Count the ranks of which the log knows no memory, without copies of reported ranks."""
-        return f"{len(peak.missing_ranks)} of {self.record.spec.num_gpus} ranks"
 
 
 def coverage_of(record: RunRecord) -> Coverage:

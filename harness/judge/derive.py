@@ -117,7 +117,8 @@ def _problems(coverage: Coverage, window: Window, metrics: Metrics) -> dict[str,
         if peak is None:
             problems[name] = coverage.no_peak(name)
         elif peak.missing_ranks:
-            problems[name] = f"no reading from {coverage.missing(peak)}, so the peak may be higher"
+            lacking = f"{len(peak.missing_ranks)} of {spec.num_gpus} ranks, the first is rank {peak.missing_ranks[0]}"
+            problems[name] = f"no reading from {lacking}, so the peak may be higher"
     if metrics.counted_flops_per_step is None:
         problems["counted_flops_per_step"] = coverage.unknown or "not every rank counted its FLOPs"
     if spec.gpu_type.peak_flops.get(spec.precision.peak) is None:

@@ -5,8 +5,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, stdev
 
-from harness.units import counted
-
 
 def sample_stdev(values: Sequence[float]) -> float | None:
     """Return the sample standard deviation; None for fewer than two values."""
@@ -123,19 +121,13 @@ def time_change(
 def _basis(
     cell: Sequence[float], control: Sequence[float], steps: tuple[float | None, float | None], against: str
 ) -> str:
+    sizes = f"{len(cell)} and {len(control)} runs"
     if min(len(cell), len(control)) >= MIN_RUNS:
-        return f"95 % interval by Welch's t, {len(cell)} and {len(control)} runs"
-    runs = f"{counted(len(cell), 'run')} each" if len(cell) == len(control) else f"{len(cell)} and {len(control)} runs"
-    sizes = f"{runs}; an interval needs at least {MIN_RUNS}{' each' * (len(cell) != len(control))}"
-    spreads = [text for text in (_spread("this cell", cell, steps[0]), _spread(against, control, steps[1])) if text]
-    return "; ".join([sizes, *([", ".join(spreads)] if spreads else [])])
-
-
-def _spread(who: str, runs: Sequence[float], steps: float | None) -> str:
-    the = "the " * (who in ("control", "reference"))
-    if len(runs) > 1:
-        return f"runs of {the}{who} differ by {(max(runs) - min(runs)) / fmean(runs) * 100:.1f} %"
-    return "" if steps is None else f"steps of {the}{who} spread by {steps * 100:.1f} % (standard deviation)"
+        return f"95 % interval by Welch's t, {sizes}"
+    sides = zip(("this cell", against), (cell, control), steps, strict=True)
+    spreads = {who: relative_spread(runs) if len(runs) > 1 else of_steps for who, runs, of_steps in sides}
+    known = [f"{who} {spread * 100:.1f} %" for who, spread in spreads.items() if spread is not None]
+    return f"{sizes}; an interval needs at least {MIN_RUNS} each; standard deviation: {', '.join(known) or 'unknown'}"
 
 
 MAD_TO_SD = 1.4826
