@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from statistics import median
 
 from harness.experiment.experiment import MIN_STEPS, MeasureSpec
@@ -78,8 +77,8 @@ def judge_log(
     steps = window_of(golden, window, last)
     every = (*doubts, *_doubts(log, golden, steps))
     withheld = (Verdict.INCONCLUSIVE, "; ".join(every)) if every else None
-    notes = dict.fromkeys((*log.notes, *golden.notes, *_batches_of_ramp(log, steps)))
-    rows = (*_speeds(log, golden, steps, notes), *_memory(log, golden, allowed, notes))
+    notes = tuple(dict.fromkeys((*log.notes, *golden.notes)))
+    rows = (*_speeds(log, golden, steps), *_memory(log, golden))
     shown = (row for row in rows if row[0].gate or any(each and each.value is not None for each in row[1:]))
     judged = (*(judge_figure(*row, allowed, withheld) for row in shown), *_gradients(log))
     theirs = golden.log.truncated if golden.log else None
@@ -87,7 +86,7 @@ def judge_log(
     is_short = last is not None and not log.truncated and last < max(window_of(golden, window).iterations, default=0)
     ends = filter(None, (log.truncated, short * is_short, (theirs or "").replace("the log", "the reference", 1)))
     comparison = Comparison(judged, overall(judged), provisional=tuple(ends))
-    return ForeignComparison(log, golden, steps, comparison, every, tuple(notes))
+    return ForeignComparison(log, golden, steps, comparison, every, notes)
 
 
 def window_of(golden: ForeignGolden, options: WindowOptions, last: int | None = None) -> Window:
@@ -107,13 +106,14 @@ def window_of(golden: ForeignGolden, options: WindowOptions, last: int | None = 
     return Window(start, end, tuple(number for number in numbers if start <= number - 1 < end))
 
 
-def _speeds(log: ForeignLog, golden: ForeignGolden, window: Window, notes: dict[str, None]) -> Iterator[_Row]:
-    """Yield throughput and step time: throughput is judged if both have it, else step time; the other is shown."""
-    by_time, theirs, why = _is_by_time(log, golden), golden.log, ""
+def _speeds(log: ForeignLog, golden: ForeignGolden, window: Window) -> Iterator[_Row]:
+    """Yield throughput and step time: throughput is judged if both have it, else step time; the other is shown.
+
+    What a log does not state of its GPUs and its batch counts as equal to that of another log.
+    """
+    by_time, why = _is_by_time(log, golden), ""
     first, unstated = int(golden.format == "megatron-lm" or golden.log is not None), _unstated(log, golden, window)
-    if by_time and unstated and theirs:
-        notes[f"{unstated}: taken as equal"] = None
-    elif by_time and unstated:
+    if by_time and unstated and not golden.log:
         why = f"{unstated}, which iteration times need: give golden values with throughput, or of mbr-perf"
     elif log.is_measured and not by_time:
         why = "mbr-perf counts the FLOPs of its own runs by another formula"
@@ -132,15 +132,15 @@ def _is_by_time(log: ForeignLog, golden: ForeignGolden) -> bool:
 
 
 def _over(name: str, steps: Mapping[int, Iteration | GoldenStep], window: Window, whose: str, first: int) -> Figure:
-    """Return the median over the window, and the steps without a number. ``first``: the number of the first step."""
+    """Return the median over the window, and a step without a number. ``first``: the number of the first step."""
     values = {number: getattr(steps.get(number), name, None) for number in window.iterations}
-    usable = [value for value in values.values() if value is not None and math.isfinite(value)]
-    lacking = [number for number, value in values.items() if value is None or not math.isfinite(value)]
+    usable = {number: value for number, value in values.items() if value is not None and math.isfinite(value)}
+    lacking = next((number for number in values if number not in usable), None)
     problem = ""
-    if lacking:
-        word, more = "iteration" if first else "step", f", nor have {len(lacking) - 1} more" * (len(lacking) > 1)
-        problem = f"{word} {lacking[0] - 1 + first} of {whose} has no number for {ROWS[name].title}{more}"
-    return Figure(median(usable) if usable else None, problem)
+    if lacking is not None:
+        word = "iteration" if first else "step"
+        problem = f"{word} {lacking - 1 + first} of {whose} has no number for {ROWS[name].title}"
+    return Figure(median(usable.values()) if usable else None, problem)
 
 
 def _of_log(name: str, log: ForeignLog, window: Window) -> Figure:
@@ -151,7 +151,7 @@ def _of_log(name: str, log: ForeignLog, window: Window) -> Figure:
     elif all(getattr(row, name) is None for row in log.iterations):
         problem = _SPEEDS[name]
     elif problem:
-        problem = log.truncated or problem + f"; the log has every {log.interval}th iteration" * (log.interval > 1)
+        problem = log.truncated or problem
     elif count < MIN_STEPS:
         problem = f"{counted(count, 'compared step')} ({window.text}), not {MIN_STEPS}"
     return replace(read, problem=problem)
@@ -165,38 +165,28 @@ def _unstated(log: ForeignLog, golden: ForeignGolden, window: Window) -> str:
     return "; ".join(f"{who} does not state its {' and '.join(which)}" for who, which in lacks.items() if which)
 
 
-def _memory(log: ForeignLog, golden: ForeignGolden, allowed: Thresholds, notes: dict[str, None]) -> Iterator[_Row]:
+def _memory(log: ForeignLog, golden: ForeignGolden) -> Iterator[_Row]:
     for name, counter in COUNTERS.items():
         if golden.memory_by_iteration.get(counter):
-            yield ROWS[name], *_at_last_rank(counter, log, golden, notes)
+            yield ROWS[name], *_at_last_rank(counter, log, golden)
             continue
-        stored, worst = golden.memory.get(counter), log.worst(counter)
+        stored = golden.memory.get(counter)
         is_whole = golden.of_whole_run or golden.format == "megatron-lm" or stored is None
         report = log.worst(counter, as_in_bridge=not is_whole)
-        if report and worst and worst.value > report.value * (1 + allowed.memory):
-            notes[
-                f"{ROWS[name].title}: the reference holds a log's first report; rank {worst.rank} has "
-                f"{worst.value / 1e9:.5g} GB after iteration {worst.iteration} ({worst.where})"
-            ] = None
         if report or stored is not None:
             ours = Figure(report.value) if report else Figure(None, _no_memory(log))
             yield ROWS[name], ours, None if stored is None else Figure(stored)
 
 
-def _at_last_rank(
-    counter: str, log: ForeignLog, golden: ForeignGolden, notes: dict[str, None]
-) -> tuple[Figure, Figure]:
+def _at_last_rank(counter: str, log: ForeignLog, golden: ForeignGolden) -> tuple[Figure, Figure]:
     """Return both figures for a golden of Megatron-LM, which holds the last rank at each iteration.
 
     The last reporting rank is on its stage.
     """
     series = golden.memory_by_iteration[counter]
     reports = [report for report in log.memory if getattr(report, counter) is not None]
-    both = [report for report in reports if report.iteration in series]
-    if both:
+    if both := [report for report in reports if report.iteration in series]:
         last = max(both, key=lambda report: (report.rank, report.iteration))
-        where = f"rank {last.rank} after iteration {last.iteration} ({last.where})"
-        notes[f"Memory: {where}; the reference holds the last rank"] = None
         return Figure(getattr(last, counter)), Figure(series[last.iteration])
     listed = ", ".join(map(str, sorted({report.iteration for report in reports})[:5]))
     why = f"the reference has no value for iterations {listed}, after which the log reports memory"
@@ -216,7 +206,7 @@ def _doubts(log: ForeignLog, golden: ForeignGolden, window: Window) -> Iterator[
         yield f"{log.world_size} GPUs, the reference has {golden.num_gpus}"
     if other := [size for _, size in _batches(log, window) if size != (golden.global_batch_size or size)]:
         yield f"a global batch size of {other[0]}, the reference has {golden.global_batch_size}"
-    yield from (*_missing_losses(log, golden), *_zero_losses(log), *_impossible(log, golden))
+    yield from (*_broken_loss(log, golden), *_impossible(log, golden))
 
 
 def _impossible(log: ForeignLog, golden: ForeignGolden) -> Iterator[str]:
@@ -242,14 +232,6 @@ def _restarted_inside(log: ForeignLog, window: Window) -> Iterator[str]:
         yield f"the job restarted at iteration {inside[0]}, among the compared steps: {one}"
 
 
-def _batches_of_ramp(log: ForeignLog, window: Window) -> Iterator[str]:
-    """Yield where the global batch size changes first inside the window, as a ramp makes it."""
-    for (_, earlier), (number, later) in pairwise(_batches(log, window)):
-        if earlier != later:
-            yield f"the global batch size changes in iteration {number}, a compared step: from {earlier} to {later}"
-            return
-
-
 def _batches(log: ForeignLog, window: Window) -> list[tuple[int, int]]:
     """Return the number and the global batch size of the window's iterations that state it."""
     judged = frozenset(window.iterations)
@@ -260,34 +242,18 @@ def _batches(log: ForeignLog, window: Window) -> list[tuple[int, int]]:
 
 def _gradients(log: ForeignLog) -> Iterator[Finding]:
     """Check that every printed gradient norm is finite. The value is the number of those that are not."""
-    printed = [(row, row.grad_norm) for row in log.iterations if row.grad_norm is not None]
-    broken = [(row, norm) for row, norm in printed if not math.isfinite(norm)]
-    reason = f"{len(printed)} iterations"
-    if broken:
-        first, norm = broken[0]
-        reason = f"{len(broken)} of {len(printed)}, the first is {norm} in iteration {first.number} ({first.where})"
+    printed = [row for row in log.iterations if row.grad_norm is not None]
+    broken = [row for row in printed if row.grad_norm is not None and not math.isfinite(row.grad_norm)]
+    reason = f"first in iteration {broken[0].number} ({broken[0].where})" if broken else ""
     if printed:
         verdict = Verdict.REGRESSION if broken else Verdict.PASS
         yield Finding("grad_norm_non_finite", len(broken), None, None, 0, verdict, reason)
 
 
-def _zero_losses(log: ForeignLog) -> Iterator[str]:
-    """Yield that every loss is exactly 0, as when all labels are masked."""
-    losses = [row.loss for row in log.iterations if row.loss is not None]
-    if len(losses) >= MIN_STEPS and not any(losses):
-        yield f"the loss is 0 in all {len(losses)} iterations that print one: the job trained nothing"
-
-
-def _missing_losses(log: ForeignLog, golden: ForeignGolden) -> Iterator[str]:
-    """Yield which losses are missing. Both trainers omit a loss that is NaN."""
+def _broken_loss(log: ForeignLog, golden: ForeignGolden) -> Iterator[str]:
+    """Yield which loss is not finite or missing: both trainers omit a loss that is NaN."""
     due = [row for row in log.iterations if row.skipped_iterations == 0]
-    broken = [row for row in due if row.loss is None or row.is_loss_broken]
+    broken = next((row for row in due if row.loss is None or row.is_loss_broken), None)
     is_text = log.num_lines > 0  # not a run, whose ranks may record no loss
-    if not broken or not ((golden.has_loss and is_text) or any(row.loss is not None for row in due)):
-        return
-    first = broken[0]
-    what = "missing, which can mean NaN" if first.loss is None else f"{first.loss}"
-    if first.nan_iterations:
-        what = f"NaN in {first.nan_iterations} iterations"
-    rest = f" and {len(broken) - 1} more" if len(broken) > 1 else ""
-    yield f"the loss of iteration {first.number}{rest} is {what} ({first.where})"
+    if broken and ((golden.has_loss and is_text) or any(row.loss is not None for row in due)):
+        yield f"the loss of iteration {broken.number} is missing or not finite ({broken.where})"

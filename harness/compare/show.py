@@ -8,7 +8,7 @@ from harness.compare.figures import COUNTERS, ROWS, ForeignComparison
 from harness.compare.foreign import ForeignAnswer, ForeignRequest, compare_foreign
 from harness.foreign.log import ForeignLog
 from harness.foreign.logs.sources import log_sources
-from harness.judge.gate import Finding, Verdict
+from harness.judge.gate import Verdict
 from harness.measure.result import compared_line, comparison_table, reasons
 from harness.records.metrics import Metric
 from harness.show.page import Line, Page, details, listing, plain
@@ -26,7 +26,7 @@ _NAMES = {
     "mbr-perf": "mbr-perf",
     None: "Megatron-Bridge or Megatron-LM",
 }
-_MOST_SOURCES, _MOST_SETTINGS = 3, 6
+_MOST_SETTINGS = 6
 
 
 def foreign_page(answer: ForeignAnswer) -> Page:
@@ -34,58 +34,40 @@ def foreign_page(answer: ForeignAnswer) -> Page:
     log, judged = answer.read, answer.judged
     shown = [f for f in judged.comparison.findings if f.golden is not None or f.verdict is not Verdict.NOT_GATED]
     stated = " ".join(finding.reason for finding in shown)
-    why = ((f.reason, SHOWN[f.metric].title) for f in shown if _has_reason(f))
+    why = ((f.reason, SHOWN[f.metric].title) for f in shown if f.reason and f.verdict is not Verdict.NOT_GATED)
     differing = [f"Differs: {each}" for each in judged.settings]
-    renewal = ["the golden may need an update"] * (answer.outcome == "improvement")
     return Page(
         (
-            comparison_table(shown, SHOWN, _kind(log), "Reference" if judged.golden.log else "Golden"),
+            comparison_table(shown, SHOWN, "Run" if log.run else "Log", "Reference"),
             *reasons(why),
             listing(differing[:_MOST_SETTINGS]),
             details("difference", differing[_MOST_SETTINGS:]),
             listing((f"In doubt: {doubt}" for doubt in judged.doubts if doubt not in stated), style="doubt"),
             listing((_log_line(log), _golden_line(judged), *_worst(log))),
-            details("note", (f"Note: {each}" for each in (*judged.comparison.provisional, *judged.notes, *renewal))),
+            details("note", (f"Note: {each}" for each in (*judged.comparison.provisional, *judged.notes))),
         ),
         answer=foreign_line(answer),
     )
 
 
-def _has_reason(finding: Finding) -> bool:
-    is_silent = finding.verdict is Verdict.PASS and not finding.current
-    return bool(finding.reason) and finding.verdict is not Verdict.NOT_GATED and not is_silent
-
-
 def foreign_line(answer: ForeignAnswer) -> Line:
     """Return line 1: the verdict with the changes of time and peak."""
-    judged = answer.judged
-    found = judged.comparison.findings
-    return compared_line(
-        judged.comparison,
-        (*judged.doubts, *(f.reason for f in found if f.verdict is Verdict.INCONCLUSIVE)),
-        shown=SHOWN,
-    )
-
-
-def _kind(log: ForeignLog) -> str:
-    return "Run" if log.run else "Log"
+    compared = answer.judged.comparison
+    doubts = (each.reason for each in compared.findings if each.verdict is Verdict.INCONCLUSIVE)
+    return compared_line(compared, (*answer.judged.doubts, *doubts), shown=SHOWN)
 
 
 def _log_line(log: ForeignLog) -> str:
-    shown = ", ".join(log.sources[:_MOST_SOURCES])
-    more = f" and {len(log.sources) - _MOST_SOURCES} more" if len(log.sources) > _MOST_SOURCES else ""
-    if not log.iterations:
-        return f"{_kind(log)} {shown}{more}: no iterations in {counted(log.num_lines, 'line')}"
-    by, total = "mbr-perf" if log.run else _NAMES[log.format], f" of {log.total}" if log.total else ""
-    numbers = f"{log.iterations[0].number} to {log.iterations[-1].number}"
-    return f"{_kind(log)} {shown}{more}: {by}, iterations {numbers}{total}"
+    by, total = "mbr-perf" if log.run else _NAMES[log.format], log.total or "an unknown number"
+    numbers = f"{log.iterations[0].number} to {log.iterations[-1].number}" if log.iterations else "none"
+    return f"Judged: {', '.join(log.sources)} ({by}), iterations {numbers} of {total}"
 
 
 def _golden_line(judged: ForeignComparison) -> str:
     golden, window = judged.golden, judged.window
-    count, (what, of) = len(window.iterations), ("Reference", "") if golden.log else ("Golden", f", {golden.layout}")
+    count = len(window.iterations)
     return (
-        f"{what} {golden.path}: {_NAMES[golden.format]}{of}, {counted(len(golden.steps), 'step')}; "
+        f"Reference: {golden.path} ({_NAMES[golden.format]}), {counted(len(golden.steps), 'step')}; "
         f"compared: {counted(count, 'step')} ({window.text})"
     )
 

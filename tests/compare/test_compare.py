@@ -133,7 +133,7 @@ def test_a_log_is_compared_with_a_golden_by_name(mbr_perf, tmp_path):
     (tmp_path / "run.log").write_text("nothing\n")
     answer = mbr_perf("compare", tmp_path / "run.log", "h100/llama3_70b.sft.fp8_cs.32gpu.core_attn")
     assert answer.code == 6
-    assert "llama3_70b.sft.fp8_cs.32gpu.core_attn.json: " in answer.out
+    assert "llama3_70b.sft.fp8_cs.32gpu.core_attn.json (mbr-perf)" in answer.out
     answer = mbr_perf("compare", tmp_path / "run.log", "h100/nothing")
     assert (answer.code, "`mbr-perf golden list`" in answer.err) == (2, True)
 

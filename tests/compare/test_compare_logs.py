@@ -97,7 +97,6 @@ def test_memory_is_compared_at_the_moment_of_the_golden_and_the_worst_rank_is_na
     answer = compare(bridge_log(TFLOPS, memory=MEMORY), golden, "-v")
     assert answer.code == 0
     assert "peak allocated 54.76 GiB on rank 8 after iteration 2" in answer.out
-    assert "; rank 8 has 58.8 GB after iteration 2" in answer.out
 
 
 def without_throughput(step):
@@ -114,7 +113,12 @@ CUT = bridge_log([700.0] * 40 + [None] * 10)
     [
         (CUT, bridge_golden(), (), ["iteration 40 of 50"]),
         (CUT, bridge_golden(), ("--eval_time_start_step", "5", "--eval_time_end_step", "15"), ["iteration 40 of 50"]),
-        (bridge_log(TFLOPS, losses=[11.5] * 30 + [None] * 20), bridge_golden(), (), ["iteration 31", "run.log:62"]),
+        (
+            bridge_log(TFLOPS, losses=[11.5] * 30 + [None] * 20),
+            bridge_golden(),
+            (),
+            ["iteration 31 is missing", "run.log:62"],
+        ),
         (bridge_log([700.0] * 40 + ["nan"] + [700.0] * 9), bridge_golden(), (), ["iteration 41"]),
         (megatron_lm_log([0.9] * 50), bridge_golden(), (), ["no throughput"]),
         ("hello\nworld\n", bridge_golden(alloc=1.0, max_alloc=2.0), (), ["run.log"]),
@@ -167,7 +171,6 @@ def test_megatron_lm_without_gpus_and_batch_judges_the_last_rank_and_no_time(com
     answer = compare(megatron_lm_log(seconds, memory=memory), megatron_lm_golden(seconds, peaks), "-v")
     assert answer.code == 6
     assert "GPUs and global batch size" in " ".join(answer.out.split())
-    assert "rank 4 after iteration 2" in answer.out
     assert "peak allocated 2.83 GiB on rank 0" in answer.out
     slower = compare(megatron_lm_log([7.5] + [0.96] * 49), megatron_lm_golden(seconds), "--json")
     assert (slower.code, findings(slower)["step_time_s"]["verdict"]) == (6, "inconclusive")
