@@ -14,7 +14,6 @@ from harness.records.run import IMPORTED, ImportedLog, LogFile, LoggedThroughput
 from harness.units import counted, utc_time
 
 _TITLES = {"bridge": "Megatron-Bridge", "megatron-lm": "Megatron-LM"}
-_MANY_RANKS = 8
 
 
 def size_contradictions(log: ForeignLog, spec: ExperimentSpec) -> list[BadRequestError]:
@@ -70,11 +69,10 @@ def notes_on(log: ForeignLog, imported: ImportedLog) -> tuple[str, ...]:
     """Return notes: where the record comes from, what its figures are, what the log does not contain."""
     whose = _TITLES[imported.source_format] if imported.source_format else "unknown origin"
     clock = f"step times: from rank {imported.clock_rank}; an iteration ends for all ranks at once"
-    assumed = "" if imported.is_clock_named else " (the log does not name the rank; the format prints them on the last)"
     mean = f"the log has a line every {imported.interval} iterations: each time is the mean over them"
     return (
         f"{IMPORTED}a training log ({whose}, {counted(len(imported.files), 'file')}): mbr-perf measured nothing",
-        *([clock + assumed] if log.iterations else []),
+        *([clock] if log.iterations else []),
         *([mean] if imported.interval > 1 else []),
         *(f"the log does not contain {what}" for what in imported.unsaid),
         *log.notes,
@@ -83,18 +81,12 @@ def notes_on(log: ForeignLog, imported: ImportedLog) -> tuple[str, ...]:
 
 def _missing_facts(ranks: Sequence[RankRecord], num_ranks: int) -> tuple[str, ...]:
     always = "software, driver and device; the settings are those of the import"
-    read = [rank.rank for rank in ranks if rank.memory]
-    if not read:
-        return (always, "the memory of any rank")
-    if len(read) == num_ranks:
-        return (always,)
-    listed = ", ".join(map(str, read[:_MANY_RANKS])) + (" and others" if len(read) > _MANY_RANKS else "")
-    return (always, f"the memory of {num_ranks - len(read)} of {num_ranks} ranks; only that of rank {listed}")
+    num_lacking = num_ranks - sum(rank.memory is not None for rank in ranks)
+    return (always, f"the memory of {num_lacking} of {num_ranks} ranks") if num_lacking else (always,)
 
 
-# Times of a log mostly name no zone. No time zone is further ahead of UTC.
 _MOST_AHEAD = timedelta(hours=14)
-_NO_ZONE = "; they name no time zone, so mbr-perf assumes UTC"
+"""Times of a log mostly name no zone, and count as UTC. No time zone is further ahead of it."""
 
 
 @dataclass(frozen=True)
@@ -112,13 +104,10 @@ def job_times(log: ForeignLog, now: datetime) -> JobTimes:
     """Return the times of the job, which are those of the log's first and last line."""
     first, last = _time(log.first_time), _time(log.last_time)
     if first is None or first > now + _MOST_AHEAD:
-        future = f"the log's first time, {log.first_time}, is in the future"
-        why = future if first else "the log does not contain the time of the job"
-        note = f"{why}: history shows the run at the time of its import, marked ?"
+        note = f"the log names no time of the past ({log.first_time}): history shows the run at its import, marked ?"
         return JobTimes(_text(now), _text(now), 0.0, "unknown", note)
     duration = max(last - first, timedelta()) if last else timedelta()
-    has_zone = datetime.fromisoformat((log.first_time or "").replace(",", ".")).tzinfo is not None
-    note = f"start time: from the log's lines{'' if has_zone else _NO_ZONE}"
+    note = "start time: from the log's lines, in UTC where they name no time zone"
     return JobTimes(_text(first), _text(first + duration), duration.total_seconds(), "log", note)
 
 
@@ -127,12 +116,10 @@ def _text(when: datetime) -> str:
 
 
 def _time(written: str | None) -> datetime | None:
-    """Return the time; None if it is no valid time, or not between the years 2000 and 3000."""
     try:
-        when = utc_time((written or "").replace(",", "."))
+        return utc_time((written or "").replace(",", "."))
     except ValueError:
         return None
-    return when if 2000 <= when.year < 3000 else None
 
 
 @dataclass(frozen=True)

@@ -82,24 +82,18 @@ def _of_file(path: Path) -> Side:
 
 
 def _of_answer(path: Path, document: dict[str, object]) -> Side:
-    """Return the runs or the logs that a --json document is about. Runs that were moved are found by their ids."""
-    last, ids = document.get("run_dir"), _texts(document.get("run_ids")) or _texts([document.get("run_id")])
-    folders = [Path(each) for each in _texts(document.get("run_dirs"))]
+    """Return the runs or the logs that a --json document is about."""
+    last, ids, log = document.get("run_dir"), _texts(document.get("run_ids")), document.get("log")
+    runs = _texts(document.get("run_dirs"))
     if isinstance(last, str):
-        folders = [Path(last).parent / name for name in ids] if len(ids) > 1 else [Path(last)]
-    if folders:
-        is_there = any((each / RECORD).is_file() for each in folders)
-        found = tuple(map(str, folders)) if is_there else ids
-    else:
-        log = document.get("log")
-        logs = _texts(log.get("sources")) if isinstance(log, dict) else ()
-        found = tuple(each if Path(each).exists() else str(path.parent / each) for each in logs)
+        runs = tuple(str(Path(last).parent / name) for name in ids) if len(ids) > 1 else (last,)
+    found = runs or (_texts(log.get("sources")) if isinstance(log, dict) else ())
     if not found:
         raise BadRequestError(
             f"{path}: a JSON document of mbr-perf that names neither the runs of one setting nor a log",
             remedy="name a run, a log, golden values, or a --json document of run, import or compare",
         )
-    return Side("run" if folders else "log", found, found[0], "a --json document of mbr-perf")
+    return Side("run" if runs else "log", found, found[0], "a --json document of mbr-perf")
 
 
 def _texts(value: object) -> tuple[str, ...]:

@@ -60,7 +60,7 @@ def test_the_memory_of_a_single_rank_is_not_the_peak_of_the_job(imported):
 
     assert document["metrics"]["peak_allocated_bytes"]["rank"] == 0
     problem = document["metrics"]["problems"]["peak_allocated_bytes"]
-    assert " 30 of 32 ranks" in problem
+    assert " 30 of 32 ranks," in problem
     assert any("memory of 31 of 32 ranks" in note for note in document["notes"])
 
 
