@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from signal import SIGINT
 from statistics import fmean
@@ -35,7 +34,6 @@ from harness.show import json
 from harness.show.markup import markdown
 from harness.show.progress import cell_progress
 from harness.show.terminal import narration, pass_time
-from harness.units import command_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,7 +204,7 @@ def _next_run(plan: BisectPlan, measured: Sequence[Measured], places: Sequence[i
         reason = f"{len(suspect)} runs are suspect, the last because: {suspect[-1]}"
         return Undecided(reason, "remove the cause, then start a new bisect")
     samples = [(each.place, math.log(each.seconds)) for each in of_kind(measured, "time") if each.seconds]
-    return next_run(samples, places, plan.max_runs, is_chosen=plan.metric is not None)
+    return next_run(samples, places, plan.max_runs)
 
 
 def _answer(
@@ -221,8 +219,7 @@ def _answer(
         "num_measured": len(measured),
     }
     if isinstance(step, Undecided):
-        advice = _advice(plan, folder, step)
-        return BisectAnswer.of(**about, reason=step.reason, advice=advice, exit_code=ExitCode.INCONCLUSIVE)
+        return BisectAnswer.of(**about, reason=step.reason, advice=step.advice, exit_code=ExitCode.INCONCLUSIVE)
     good, bad = plan.revisions[step.before], plan.revisions[step.place]
     levels = _levels(metric, step, measured)
     return BisectAnswer.of(
@@ -235,16 +232,6 @@ def _answer(
         between=plan.revisions[step.before + 1 : step.place + 1],
         lines=changed_lines(Path(plan.repo), good.sha, bad.sha, plan.pins),
     )
-
-
-def _advice(plan: BisectPlan, folder: Path, step: Undecided) -> str:
-    if step.options is None:
-        return step.advice
-    own = plan.command[1:]
-    if step.options[:1] == ("--metric",):
-        own = tuple(word for before, word in pairwise(plan.command) if "--metric" not in (before, word.split("=")[0]))
-    begins = ("bisect", "--resume", folder) if step.resumes else own
-    return f"{step.advice}: {command_text(*begins, *step.options)}"
 
 
 def _side(plan: BisectPlan, metric: Metric, place: int, measured: Iterable[Measured]) -> Side:

@@ -49,31 +49,21 @@ class Found:
 
 @dataclass(frozen=True)
 class Undecided:
-    """Nothing can be found, why, and what to do.
-
-    ``options`` of the command that goes on: after ``--resume`` if ``resumes``, else after the bisect's own command.
-    None: no command goes on.
-    """
+    """Nothing can be found, why, and what to do."""
 
     reason: str
-    advice: str = ""
-    options: tuple[str, ...] | None = ()
-    resumes: bool = False
+    advice: str = "name other ends, or another --metric"
 
 
 SAME = "good and bad revision do not differ"
 _CALM = "end other work on this machine, or take another, then start a new bisect"
-_OTHERS = "name other ends, or another metric"
-_BY_TIME, _BY_MEMORY = ("--metric", "time"), ("--metric", "memory")
 Step = Measure | Found | Undecided
 Sample = tuple[int, float]
 """A place, and the logarithm of the seconds of a step."""
 
 
-def next_run(samples: Sequence[Sample], places: Sequence[int], max_runs: int, *, is_chosen: bool = True) -> Step:
+def next_run(samples: Sequence[Sample], places: Sequence[int], max_runs: int) -> Step:
     """Return the next run of a search by time. ``places``: those that can be measured, good first and bad last.
-
-    ``is_chosen``: the user named the metric. Otherwise no other metric differs.
 
     First both ends, each under two labels. Then the place where the possible commits predict the most different
     results, until one commit has a probability of :data:`ENOUGH`. All runs estimate both levels and the noise.
@@ -88,7 +78,7 @@ def next_run(samples: Sequence[Sample], places: Sequence[int], max_runs: int, *,
     splits = _splits(usable, len(places))
     telling = splits.foreseen(2) - splits.foreseen(1) ** 2
     if not telling.any():
-        return _more_of_the_ends(usable, places, is_chosen=is_chosen)
+        return _more_of_the_ends(usable, places)
     best = int(splits.probability.argmax())
     probability = float(splits.probability[best])
     is_settled = probability >= ENOUGH and telling.max() <= LITTLE * splits.variance[best]
@@ -96,18 +86,15 @@ def next_run(samples: Sequence[Sample], places: Sequence[int], max_runs: int, *,
         return Found(places[best + 1], places[best], probability)
     if len(samples) >= max_runs:
         reason = f"{max_runs} runs do not decide it; the likeliest place has a probability of {probability:.2f}"
-        more = ("--max_runs", str(min(2 * max_runs, MOST_RUNS)))
-        advice = ("allow more runs", more, True) if max_runs < MOST_RUNS else (_CALM,)
-        return Undecided(reason, *advice)
+        return Undecided(reason, f"--resume it with more --max_runs (at most {MOST_RUNS}), or {_CALM}")
     return Measure(places[int(telling.argmax())])
 
 
-def _more_of_the_ends(samples: Sequence[Sample], places: Sequence[int], *, is_chosen: bool) -> Step:
+def _more_of_the_ends(samples: Sequence[Sample], places: Sequence[int]) -> Step:
     """Measure the ends again where bad came out no slower, perhaps by chance; not for ever."""
     is_faster = _p_value([(-place, value) for place, value in samples], 0) <= SHOWN
     if is_faster or len(samples) >= 3 * len(ENDS):
-        other = (_OTHERS, _BY_MEMORY) if is_chosen else ("name other ends", None)
-        return Undecided("the bad revision is no slower than the good one", *other)
+        return Undecided("the bad revision is no slower than the good one")
     num_good = sum(place == 0 for place, _ in samples)
     return Measure(places[0] if 2 * num_good <= len(samples) else places[-1])
 
@@ -189,9 +176,9 @@ def next_trace(values: Mapping[int, Sequence[Hashable]], places: Sequence[int]) 
         if len(values.get(end, ())) < 2:
             return Measure(end)
         if len(set(values[end])) > 1:
-            return Undecided("two traces of one revision differ: tracing cannot decide", "train", _BY_TIME)
+            return Undecided("two traces of one revision differ: tracing cannot decide", "train with --metric time")
     if values[good][0] == values[bad][0]:
-        return Undecided(SAME, _OTHERS, _BY_TIME)
+        return Undecided(SAME)
     low, high = 0, len(places) - 1
     while high - low > 1:
         middle = (low + high) // 2

