@@ -15,7 +15,6 @@ from harness.records.golden import (
     Difference,
     GoldenRecord,
     MeasuredOn,
-    leaves,
     setting_differences,
     unstated_options,
 )
@@ -64,8 +63,7 @@ def likeness(
     A value that an external golden lacks is a caveat. In a measured golden, a missing value means "not installed".
     ``clocks``: of the run, or of all its repeats. BadRequestError for an accepted name that can never be a difference.
     """
-    possible = possible_names(accept, record, golden)
-    raise_all([_no_such(name) for name in accept if name not in possible])
+    raise_all(impossible_names(accept))
     found = [
         *setting_differences(golden, record.spec, record.fingerprint),
         *_environment(record, golden),
@@ -135,20 +133,12 @@ def _covers(name: str, difference: str) -> bool:
 def impossible_names(accept: Sequence[str]) -> list[BadRequestError]:
     """Return a problem for each name in ``accept`` that is not a package, a group, or a section of a spec."""
     known = {*_FIXED, *ExperimentSpec.model_fields}
-    return [_no_such(name) for name in accept if name not in known and name.partition(".")[0] not in known]
-
-
-def possible_names(accept: Sequence[str], record: RunRecord, golden: GoldenRecord) -> tuple[str, ...]:
-    """Return the names in ``accept`` that apply to these two; a night accepts names for all its cases."""
-    paths = leaves(record.spec.identity()).keys() | leaves(golden.spec).keys()
-    return tuple(name for name in accept if name in _FIXED or any(_covers(name, path) for path in paths))
-
-
-def _no_such(name: str) -> BadRequestError:
-    return BadRequestError(
-        f"--accept_difference {name!r}: no such difference",
-        remedy=f"name one of {', '.join(_FIXED)}, or a setting such as recompute or parallelism.context_parallel_size",
-    )
+    remedy = f"name one of {', '.join(_FIXED)}, or a setting such as recompute or parallelism.context_parallel_size"
+    return [
+        BadRequestError(f"--accept_difference {name!r}: no such difference", remedy=remedy)
+        for name in accept
+        if name not in known and name.partition(".")[0] not in known
+    ]
 
 
 def measured_on(records: Sequence[RunRecord]) -> MeasuredOn:

@@ -12,7 +12,7 @@ from harness.judge.compare import compare_runs
 from harness.judge.coverage import measured_device
 from harness.judge.derive import derive
 from harness.judge.gate import Comparison, Finding, Outcome, Verdict, exit_code_of
-from harness.judge.likeness import SOFTWARE, Likeness, possible_names
+from harness.judge.likeness import SOFTWARE, Likeness
 from harness.nightly.outcome import bad_end, effective_runs, expectation, figures_outcome, how_it_ended
 from harness.nightly.pairs import decided, judge_memory, judge_pairs, limit_of
 from harness.nightly.rule import Night, Reference, accident_in, judge_time
@@ -115,8 +115,8 @@ def _has_larger_peak(verdict: CaseVerdict) -> bool:
 
 def _with_figures(verdict: CaseVerdict, case: CaseMaterial, rules: NightRules) -> tuple[CaseVerdict, Comparison]:
     search, counted = case.golden, verdict.counted
-    accept = possible_names(rules.accept_differences, counted[0], search.golden) if search.golden else ()
-    options = GateOptions(accept_differences=accept, require_golden=case.planned.is_golden_required)
+    required = case.planned.is_golden_required
+    options = GateOptions(accept_differences=rules.accept_differences, require_golden=required)
     metrics, comparison = compare_runs(counted, search, options)
     each, golden, alike = [derive(record) for record in counted], comparison.golden, comparison.likeness
     runs = list(zip(counted, each, strict=True))

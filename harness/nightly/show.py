@@ -1,6 +1,5 @@
 """A night for people: as a page for a terminal, Markdown and HTML, its progress and its answer."""
 
-import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,7 +61,8 @@ def night_page(verdict: NightVerdict) -> Page:
         footer=f"{verdict.night_dir}",
         blocks=(
             *_tables(verdict.cases),
-            *_next(verdict),
+            GAP,
+            Listing(tuple(Line(step, whole=True) for step in next_steps(verdict))),
             GAP,
             Only("terminal", (f"Night: {verdict.night_dir}",)),
             *_details(verdict.cases),
@@ -70,21 +70,15 @@ def night_page(verdict: NightVerdict) -> Page:
     )
 
 
-def _next(verdict: NightVerdict) -> Iterable[Block]:
-    if steps := tuple(Line(step, whole=True) for step in next_steps(verdict)):
-        yield from (GAP, Listing(steps))
-
-
 def _tables(cases: Sequence[CaseVerdict]) -> Iterable[Block]:
     """Yield the table; at a terminal that of the cases that need attention, each with its reason and a command."""
     red, green = ([case for case in cases if is_red(case) is wanted] for wanted in (True, False))
-    red, green = (red, green) if red else (green, [])  # a green night shows what it judged
-    yield Only("pages", (case_table(cases),) if cases else ())
-    yield Only(
-        "terminal",
-        (*([case_table(red)] if red else []), GAP, Listing(tuple(line for case in red for line in _cause(case)))),
-    )
-    yield Details(len(green), CASE, (Only("terminal", (GAP, *([case_table(green)] if green else []))),))
+    first, rest = (red, green) if red else (green, [])  # a green night shows what it judged
+    causes = Listing(tuple(line for case in red for line in _cause(case)))
+    yield Only("pages", (case_table(cases),))
+    yield Only("terminal", (case_table(first), GAP, causes))
+    if rest:
+        yield Details(len(rest), CASE, (Only("terminal", (GAP, case_table(rest))),))
 
 
 def _cause(case: CaseVerdict) -> Iterable[Line]:
@@ -203,11 +197,6 @@ class Outputs:
     step_summary: Path | None = None
     html: Path | None = None
 
-    @property
-    def options(self) -> str:
-        """Return them as on a command line, each after a blank."""
-        return "".join(f" --{name} {shlex.quote(str(path))}" for name, path in vars(self).items() if path)
-
 
 @dataclass(frozen=True)
 class NightDisplay(BatchDisplay):
@@ -230,14 +219,14 @@ class NightDisplay(BatchDisplay):
 
     def result(self, verdict: NightVerdict, reports: Iterable[Path]) -> None:
         """Print the answer. For an interrupted night, also print how to continue."""
-        resume = f"{command_text('nightly', '--resume', verdict.night_dir)}{self.outputs.options}"
+        resume = command_text("nightly", "--resume", verdict.night_dir)
+        stopped = verdict.exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED)
         if self.as_json:
             json.answer(verdict.model_copy(update={"report": tuple(reports)}))
-        elif verdict.exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
+        elif stopped:
             to_do = f"{verdict.plan.suite}, {counted(verdict.num_due, 'run')} still to do"
             show_stopped(to_do, verdict.exit_code, None, resume)
-            return
         else:
             show_page(night_page(verdict))
-        if verdict.num_due:
+        if verdict.num_due and (self.as_json or not stopped):
             self.narrate(f"Not all runs are done. To continue: {resume}")
