@@ -9,7 +9,7 @@ from harness.records.golden import GoldenRecord
 from harness.records.metrics import Metrics
 from harness.records.rank import RankRecord
 from harness.records.run import RunRecord
-from harness.units import TERA, format_bytes, format_share, grouped, ranks_text
+from harness.units import TERA, format_share, grouped, ranks_text
 
 SHORTEST_STEP_S = 1e-6  # launching a single kernel takes longer
 _LARGER_CARDS = 1.5  # of a GPU's memory: some are sold with more, such as 94 and 96 GB instead of 80
@@ -33,9 +33,8 @@ def impossible(record: RunRecord, metrics: Metrics) -> tuple[str, ...]:
     problems = [f"{ranks_text(sorted(set(ranks)))}: {what}" for what, ranks in found.items()]
     if mfu is not None and not spec.gpu_type.is_cpu and not 0 < mfu <= 1:
         problems.append(
-            f"an MFU of {format_share(mfu)} is not possible: the model FLOPs of a step are more than {spec.gpu} can do "
-            "in "
-            f"that time at its dense {spec.precision.peak} peak; check the recipe and the number of GPUs"
+            f"an MFU of {format_share(mfu)} of {spec.gpu}'s dense {spec.precision.peak} peak is not possible; "
+            "check the recipe and the number of GPUs"
         )
     return tuple(problems)
 
@@ -60,17 +59,11 @@ def _of_rank(rank: RankRecord, record: RunRecord) -> Iterator[str]:
 def _of_peak(name: str, peak: float, gpu: str, total_bytes: int | None = None) -> Iterator[str]:
     """Yield that a peak is not positive, or more than the device can have; it reported ``total_bytes``."""
     known = GPUS.get(gpu)
-    if known is not None and known.is_cpu:
-        most, whose = float(_LARGEST_HOST_BYTES), "the memory of any server"
-    elif total_bytes:
-        most, whose = total_bytes, "the device has"
-    else:
-        most = _LARGER_CARDS * (known.memory_bytes if known else max(row.memory_bytes for row in GPUS.values()))
-        whose = f"{_LARGER_CARDS:g} times the memory of {gpu if known else 'any GPU'}"
-    if not peak > 0:
-        yield f"{name} of {peak} bytes is not possible"
-    elif peak > most:
-        yield f"{name} of {format_bytes(round(peak))} is more than {whose}, {format_bytes(round(most))}"
+    most = total_bytes or _LARGER_CARDS * max(row.memory_bytes for row in ([known] if known else GPUS.values()))
+    if known and known.is_cpu:
+        most = _LARGEST_HOST_BYTES
+    if not 0 < peak <= most:
+        yield f"{name} of {peak:,.0f} bytes is not possible: above 0 and at most {most:,.0f} bytes for this device"
 
 
 def impossible_golden(golden: GoldenRecord) -> tuple[str, ...]:
@@ -105,6 +98,5 @@ def _peak_of(gpu: str, dtype: str) -> tuple[float, str]:
     known, precision = GPUS.get(gpu), PRECISIONS.get(dtype)
     if known and precision and (own := known.peak_flops.get(precision.peak)):
         return own, f"{precision.peak} peak of {gpu}"
-    return max(
-        flops for row in GPUS.values() for flops in row.peak_flops.values()
-    ), "peak of any GPU that mbr-perf knows"
+    highest = max(flops for row in GPUS.values() for flops in row.peak_flops.values())
+    return highest, "peak of any GPU that mbr-perf knows"
