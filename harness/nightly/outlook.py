@@ -11,10 +11,8 @@ from harness.experiment.recompute import shown_setting
 from harness.judge.gate import OptionalText
 from harness.launch.cluster_job import ClusterJob
 from harness.measure.values import Submission
-from harness.records.goldens import batch_path
 from harness.records.night import Case, ExpectedFailureRecord, NightPlan
 from harness.records.prediction import PredictionRecord
-from harness.resolve.suite import shared_golden_lines
 from harness.show.figures import ABSENT
 from harness.show.json import Document, Refusing, Shown, Text, at
 from harness.show.page import GAP, Column, Page, answer_line, listing, tabled
@@ -63,7 +61,7 @@ class CaseOutlook(Shown):
 def outlook_page(plan: NightPlan, cases: tuple[CaseOutlook, ...]) -> Page:
     """Return the table of `nightly --dryrun`, and why cases do not run or have no golden."""
     refused = [f"{item.case.name}: refused: {item.case.refused}" for item in cases if item.case.refused]
-    lines = [*refused, *_unusable(cases), *_shared(cases)]
+    lines = [*refused, *_unusable(cases)]
     pairs = (plan.no_pairs, GAP) if plan.no_pairs else ()  # as in line 1 of the night itself
     blocks = (*pairs, tabled(cases, _COLUMNS), GAP, listing(lines))
     notes = tuple(note for note in plan.notes if note != plan.no_pairs)
@@ -119,13 +117,6 @@ def _unusable(cases: tuple[CaseOutlook, ...]) -> Iterable[str]:
         state = _golden(item)
         if state in ("damaged", "changed") or (state == "no" and item.case.is_golden_required):
             yield f"{item.case.name}: inconclusive: {item.no_golden}"
-
-
-def _shared(cases: tuple[CaseOutlook, ...]) -> list[str]:
-    specs = [(item.case, item.case.spec) for item in cases if item.case.spec and not item.case.refused]
-    places = [batch_path(Path(), spec).with_suffix("").as_posix() for _, spec in specs]
-    ends = [case.expected.outcome if case.expected else None for case, _ in specs]
-    return shared_golden_lines(zip((case.name for case, _ in specs), places, ends, strict=True))
 
 
 def _total(plan: NightPlan) -> str:

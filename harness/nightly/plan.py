@@ -24,7 +24,7 @@ from harness.records.goldens import require_golden_dir
 from harness.records.job import JobOptions
 from harness.records.night import Case, ExpectedFailureRecord, NightPlan, PlannedCase, RefusedCase
 from harness.resolve.recipe import Request
-from harness.resolve.suite import Suite, SuiteCase, leaves_figures, only
+from harness.resolve.suite import Suite, SuiteCase, only
 from harness.resolve.suite_file import read_suite
 from harness.units import counted, grouped
 
@@ -166,10 +166,9 @@ def plan_night(request: NightRequest, host: Host, *, starts: bool, waits: Callab
 
 def _short_cases(plan: NightPlan) -> Iterable[str]:
     """Yield one note for all cases that count the same steps, and too few of them."""
-    measured = (case for case in plan.planned if leaves_figures(case.expected.outcome if case.expected else None))
-    cases = grouped((few, case.name) for case in measured if (few := case.spec.measure.too_few_steps(" in the suite")))
-    for few, names in cases.items():
-        yield f"{'every case' if len(names) == len(plan.cases) else ', '.join(names)}: {few}"
+    judged = [case for case in plan.planned if case.expected is None]
+    few = grouped((case.spec.measure.too_few_steps(" in the suite"), case.name) for case in judged)
+    yield from (f"{', '.join(names)}: {why}" for why, names in few.items() if why)
 
 
 _ALIKE = (

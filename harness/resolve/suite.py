@@ -1,7 +1,7 @@
 """A suite of cases, the names in it, and a selection by name."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from fnmatch import fnmatchcase
@@ -16,7 +16,6 @@ from harness.records.metrics import METRICS
 from harness.records.refusing import FileModel, RefusedError
 from harness.resolve.recipe import Request
 from harness.resolve.recompute import recompute_policy
-from harness.units import grouped
 
 ExpectedOutcome = Literal["oom", "failed", "regression", "inconclusive"]
 THRESHOLD_METRICS = tuple(metric.name for metric in METRICS if metric.gate in ("time", "memory"))
@@ -105,27 +104,6 @@ def require_safe(name: str) -> str:
             remedy="letters, digits, _ . , + = - only, neither . nor - first, no .. and no . at the end",
         )
     return name
-
-
-def leaves_figures(expected: ExpectedOutcome | None) -> bool:
-    """Tell whether a case with this expected outcome can end with figures, from which a golden can come."""
-    return expected not in ("oom", "failed")
-
-
-def shared_golden_lines(cases: Iterable[tuple[str, str | None, ExpectedOutcome | None]]) -> list[str]:
-    """Describe cases that share a golden, from each case's name, its golden's path if known, and its expected outcome.
-
-    >>> cases = [("free", "cpu/a", None), ("limited", "cpu/a", None), ("tried", "cpu/a", "oom"), ("b", "cpu/b", None)]
-    >>> shared_golden_lines(cases)[0].partition(":")[0]
-    'free and limited share a golden name, cpu/a'
-    """
-    by_place = grouped((place, name) for name, place, expected in cases if place and leaves_figures(expected))
-    return [
-        f"{' and '.join(names)} share a golden name, {place}: only one of them can have it in one --golden_dir; write "
-        "`golden: optional` for the others, or put them into separate suites"
-        for place, names in by_place.items()
-        if len(names) > 1
-    ]
 
 
 def only(suite: Suite, patterns: Sequence[str]) -> Suite:

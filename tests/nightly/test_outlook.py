@@ -88,25 +88,6 @@ def test_each_golden_with_a_problem_of_its_own_is_named_and_those_of_refused_cas
     assert rows[5]["last"]["outcome"] == "ok"
 
 
-@pytest.mark.parametrize(
-    ("second", "is_named"),
-    [
-        ({}, True),
-        ({"refused": "no GPU"}, False),
-        ({"expected": ExpectedFailureRecord(outcome="oom", until="2026-03-01", reason="known")}, False),
-    ],
-)
-def test_cases_that_would_write_the_same_golden_are_named_unless_one_leaves_no_figures(
-    case, make_spec, second, is_named
-):
-    spec = make_spec()
-    lines = lines_of(
-        outlook(case("a", spec=spec), GOLDEN, "", None),
-        outlook(case("b", **{"spec": spec} | second), GOLDEN, "", None),
-    )
-    assert any(line.startswith("a and b share a golden name") for line in lines) is is_named
-
-
 def test_a_night_begins_with_the_cases_that_it_refuses(case, capsys):
     plan = plan_of(case("a"), case("b", refused="no GPU"), notes=("5 of 6 cases",))
     NightDisplay(as_json=False).begins(plan, Path("nights/x"))
