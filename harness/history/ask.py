@@ -32,7 +32,6 @@ class HistoryOptions:
     case: Annotated[str | None, typer.Argument(metavar="CASE",
         help="A case, its name in a suite, or a part of either that fits only one case. Default: all cases.")] = None
     metric: Annotated[str, option("NAME", "tflops_per_gpu, step_time_s, peak_allocated_bytes, ...")] = "tflops_per_gpu"
-    last: Annotated[int | None, option("N", "Show the newest N nights.", min=1)] = None
     fingerprint: Annotated[str | None, option("HEX", "Runs with these settings. Default: those of the newest "
         "run.")] = None
     csv: Annotated[bool, flag("Print CSV, a row per run.")] = False
@@ -49,10 +48,9 @@ def show(asked: HistoryOptions) -> None:
 
     A change point has three nights on either side. You may leave out `show`.
     """
-    from harness.cli.requests import read
     from harness.errors import Problems
     from harness.history.cases import case_summaries
-    from harness.history.run import HistoryRequest, case_history, metric_named, runs_csv
+    from harness.history.run import case_history, metric_named, runs_csv
     from harness.history.show import HistoryDocument, case_page, cases_page
     from harness.history.store import survey_history
     from harness.records import folders
@@ -60,9 +58,8 @@ def show(asked: HistoryOptions) -> None:
     from harness.show.terminal import narrate
 
     problems = Problems()
-    given = [f"--{name}" for name in ("last", "fingerprint") if getattr(asked, name) is not None]
-    if asked.case is None and given:
-        problems.add(f"{', '.join(given)}: name a case", "mbr-perf history CASE ...")
+    if asked.case is None and asked.fingerprint is not None:
+        problems.add("--fingerprint: name a case", "mbr-perf history CASE ...")
     if asked.csv and asked.as_json:
         problems.add("--csv and --json both want stdout", "leave out one of them")
     problems.raise_if_any()
@@ -75,7 +72,7 @@ def show(asked: HistoryOptions) -> None:
         about = {"results_dir": results, "metric": metric.name, "unit": metric.unit, "notes": notes}
         document, page = HistoryDocument.of(cases=cases, **about), cases_page(cases, metric, results)
     else:
-        history, notes = case_history(read(HistoryRequest, asked, results=results, metric=metric, case=asked.case))
+        history, notes = case_history(asked.case, metric, results, asked.fingerprint, asked.golden_dir)
         records = tuple(record for night in history.nights for record in night.records)
         document, page = history.model_copy(update={"notes": (*history.notes, *notes)}), case_page(history)
     narrate(*notes)

@@ -1,34 +1,22 @@
 """Reads the history of cases, judges it, and writes it as CSV and as pages."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from harness.errors import BadRequestError, nearest
-from harness.history.cases import CaseHistory, Measured, case_summaries, explained, golden_band, named_case
-from harness.history.changes import LEAST_OF_LEVEL, ChangePoint, change_points, trend
+from harness.history.cases import CaseHistory, case_summaries, explained, golden_band, named_case
+from harness.history.changes import LEAST_OF_LEVEL, change_points, trend
 from harness.history.chart import trend_picture
 from harness.history.record import HistoryRecord
 from harness.history.series import Series, series_of
 from harness.history.show import case_page, cases_page, page_name
-from harness.history.store import HistoryReading, read_history, survey_history
+from harness.history.store import read_history, survey_history
 from harness.records.metrics import BY_NAME, METRICS, Metric
 from harness.records.store import write_atomically
 from harness.show.figures import csv_text
 from harness.show.html import html
 from harness.show.page import Page, Section
-
-
-@dataclass(frozen=True, kw_only=True)
-class HistoryRequest:
-    """Which case, figure and nights. ``last``: how many are shown (None: all); all are judged."""
-
-    case: str
-    metric: Metric
-    results: Path
-    last: int | None = None
-    fingerprint: str | None = None
-    golden_dir: Path | None = None
 
 
 def metric_named(name: str) -> Metric:
@@ -38,27 +26,28 @@ def metric_named(name: str) -> Metric:
     return BY_NAME[name]
 
 
-def case_history(request: HistoryRequest) -> tuple[CaseHistory, tuple[str, ...]]:
+def case_history(
+    case: str, metric: Metric, results: Path, fingerprint: str | None, golden_dir: Path | None
+) -> tuple[CaseHistory, tuple[str, ...]]:
     """Read the history of a case, with notes. BadRequestError if there is no such case."""
-    reading = _asked_for(request)
-    series = series_of(reading.records, request.fingerprint)
-    return history_of(series, request.metric, request.golden_dir, request.last), reading.notes
+    reading = survey_history(results, case=case)
+    if not reading.records:
+        reading = survey_history(results, named_case(case, survey_history(results).records))
+    return history_of(series_of(reading.records, fingerprint), metric, golden_dir), reading.notes
 
 
-def history_of(whole: Series, metric: Metric, golden_dir: Path | None = None, last: int | None = None) -> CaseHistory:
-    """Judge a series; ``last``: how many of its nights are shown."""
-    measured = whole.measured(metric)
-    points, no_points = _points(measured)
-    shown = replace(whole, nights=whole.nights[-last:] if last else whole.nights)
-    in_sight = {night.id for night in shown.nights}
-    band, no_band = golden_band(shown, metric, golden_dir)
-    values = [value for _, value in measured]
+def history_of(series: Series, metric: Metric, golden_dir: Path | None = None) -> CaseHistory:
+    """Judge a series."""
+    measured = series.measured(metric)
+    values, least = [value for _, value in measured], 2 * LEAST_OF_LEVEL
+    none = f"No change points: they need {least} nights with this metric ({len(values)} so far)."
+    band, no_band = golden_band(series, metric, golden_dir)
     return CaseHistory.of(
-        series=shown,
+        series=series,
         metric=metric,
-        measured=shown.measured(metric),
-        change_points=tuple(found for point in points if (found := explained(measured, point)).night in in_sight),
-        no_change_points=no_points,
+        measured=measured,
+        change_points=tuple(explained(measured, point) for point in change_points(values)),
+        no_change_points=none if len(values) < least else "",
         trend=trend(values, metric.better) if values else None,
         golden=band,
         no_golden=no_band,
@@ -80,21 +69,6 @@ def write_pages(results: Path, folder: Path, metric: Metric, golden_dir: Path | 
         write_atomically(folder / page_name(series), html(page))
     listed = Section("Cases over the nights", cases_page(cases, metric, results, is_linked=True).blocks)
     write_atomically(folder / "index.html", html(replace(index, blocks=(*index.blocks, listed))))
-
-
-def _asked_for(request: HistoryRequest) -> HistoryReading:
-    reading = survey_history(request.results, case=request.case)
-    if reading.records:
-        return reading
-    return survey_history(request.results, named_case(request.case, survey_history(request.results).records))
-
-
-def _points(measured: Measured) -> tuple[tuple[ChangePoint, ...], str]:
-    values = [value for _, value in measured]
-    least = 2 * LEAST_OF_LEVEL
-    if len(values) < least:
-        return (), f"No change points: they need {least} nights with this metric ({len(values)} so far)."
-    return change_points(values), ""
 
 
 _PER_RUN = (

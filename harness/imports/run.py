@@ -11,7 +11,6 @@ import harness
 from harness.errors import BadRequestError, ExitCode, Problems, SeveralMatchError, raise_all
 from harness.experiment.effective import effective_recompute, settled_implementation
 from harness.experiment.layout_text import LayoutError
-from harness.experiment.rules.check import check
 from harness.failures.failure_signs import RankFailure
 from harness.failures.first_failure import FirstFailure
 from harness.foreign.log import ForeignLog, Iteration
@@ -31,7 +30,6 @@ from harness.records.redact import own_command
 from harness.records.run import Provenance, RunRecord, log_files
 from harness.records.store import new_run_dir, write_atomically, write_record
 from harness.resolve.recipe import Request
-from harness.units import counted
 
 METER = "log"
 UNKNOWN = "unknown"  # a host that the log does not name
@@ -107,26 +105,15 @@ def rank_records(
 def step_records(iterations: Iterable[Iteration]) -> tuple[StepRecord, ...]:
     """Return the iterations with a valid step time, numbered from 0. Drop losses and norms that are not finite.
 
-    A time is valid if it is above 0 and at most 1e9 s. :func:`_left_out` counts the others.
+    A time is valid if it is above 0 and at most 1e9 s.
     """
     return tuple(
         StepRecord(
             step=row.number - 1, seconds=row.step_time_s, loss=_finite(row.loss), grad_norm=_finite(row.grad_norm)
         )
         for row in iterations
-        if row.step_time_s is not None and _is_valid(row.step_time_s)
+        if row.step_time_s is not None and 0 < row.step_time_s <= LONGEST_STEP_S
     )
-
-
-def _left_out(iterations: Iterable[Iteration]) -> tuple[str, ...]:
-    times = [row.step_time_s for row in iterations if row.step_time_s is not None and not _is_valid(row.step_time_s)]
-    if not times:
-        return ()
-    return (f"left out {counted(len(times), 'iteration')} with an impossible time, the first of {times[0]:g} s",)
-
-
-def _is_valid(step_time_s: float) -> bool:
-    return 0 < step_time_s <= LONGEST_STEP_S
 
 
 def _finite(value: float | None) -> float | None:
@@ -249,14 +236,7 @@ def recorded(log: ForeignLog, ended: Ending, settled: Settled, times: JobTimes, 
         effective=effective,
         ranks=placed(ranks, spec),
         failure=ended.failure,
-        notes=(
-            *notes_on(log, imported),
-            *_left_out(log.iterations),
-            times.note,
-            *settled.notes,
-            *_refusals(settled),
-            *ended.notes,
-        ),
+        notes=(*notes_on(log, imported), times.note, *settled.notes, *ended.notes),
         prediction=prediction.prediction,
         no_prediction=prediction.reason,
         imported=imported,
@@ -270,15 +250,4 @@ def recorded(log: ForeignLog, ended: Ending, settled: Settled, times: JobTimes, 
             platform=UNKNOWN,
             processor=UNKNOWN,
         ),
-    )
-
-
-def _refusals(settled: Settled) -> tuple[str, ...]:
-    """Return the rules that refuse the settings as notes: the job did run, maybe with other settings."""
-    found = check(settled.spec, settled.software)
-    return tuple(
-        f"these settings are refused by rule {finding.id}: {finding.message} (fix: {finding.fix}); check that the job "
-        "ran with them"
-        for finding in found
-        if finding.blocks
     )

@@ -95,13 +95,6 @@ def test_a_case_is_shown_night_by_night_and_a_planted_step_is_a_change_point_wit
     assert {"name": "torch", "before": "2.9.1", "after": "2.10.0"} in point["changed"]
 
 
-def test_nights_are_chosen_by_number_and_what_is_shown_does_not_change_what_is_judged(ask):
-    whole, part, few = (json.loads(ask(CASE, *last, "--json").out) for last in ((), ("--last", "12"), ("--last", "3")))
-    assert [night["started_at"][:10] for night in few["nights"]] == ["2026-01-28", "2026-01-29", "2026-01-30"]
-    assert (part["change_points"], part["trend"]) == (whole["change_points"], whole["trend"])
-    assert few["change_points"] == []
-
-
 @pytest.mark.parametrize("name", ["l70b", "h100/llama3_70b", "llama3_70b.sft"])
 def test_a_case_is_found_by_its_suites_name_or_a_part(ask, name):
     assert json.loads(ask(name, "--json").out)["case"] == CASE
@@ -113,7 +106,7 @@ def test_a_case_is_found_by_its_suites_name_or_a_part(ask, name):
         (["llama3"], [f"one of: {OTHER}, {CASE}"]),
         (["llama3_71b"], ["no case 'llama3_71b'"]),
         (["l70b", "--metric", "tflops"], ["'tflops_per_gpu'?"]),
-        (["--last", "3"], ["--last: name a case"]),
+        (["--fingerprint", "3"], ["--fingerprint: name a case"]),
         (["l70b", "--csv", "--json"], ["--csv", "--json"]),
     ],
 )

@@ -76,15 +76,6 @@ def test_an_out_of_memory_log_is_an_out_of_memory_run(imported, results):
     assert rank.memory.max_allocated_bytes == 58_800_000_000
 
 
-@pytest.mark.slow
-def test_settings_that_a_rule_refuses_are_imported_and_the_rule_is_named(imported):
-    answer, document = imported(job_log(TABLE[1]), "--recompute", "mlp", "--set", "kernels.transformer_impl=local")
-    legal = imported(job_log(TABLE[1]), "--recompute", "mlp")[1]
-
-    assert (answer.code, document["status"]) == (0, "ok")
-    assert sum("rule " in note for note in document["notes"]) > sum("rule " in note for note in legal["notes"])
-
-
 @pytest.mark.parametrize("ending", ["", "slurmstepd: error: *** STEP 4.0 ON n CANCELLED AT NOON DUE TO TIME LIMIT ***"])
 @pytest.mark.parametrize(("tflops", "code"), [(704.0, 6), (600.0, 5)])
 def test_a_log_that_has_not_finished_is_judged_up_to_its_end_and_provisional(imported, results, ending, tflops, code):
