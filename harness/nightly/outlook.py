@@ -6,7 +6,6 @@ from typing import Literal, Self
 
 from pydantic import Field
 
-from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.recompute import shown_setting
 from harness.judge.gate import OptionalText
 from harness.launch.cluster_job import ClusterJob
@@ -59,64 +58,55 @@ class CaseOutlook(Shown):
 
 
 def outlook_page(plan: NightPlan, cases: tuple[CaseOutlook, ...]) -> Page:
-    """Return the table of `nightly --dryrun`, and why cases do not run or have no golden."""
-    refused = [f"{item.case.name}: refused: {item.case.refused}" for item in cases if item.case.refused]
-    lines = [*refused, *_unusable(cases)]
+    """Return the table of `nightly --dryrun`, and below it which cases do not run, or cannot be judged, and why."""
+    able = [item for item in cases if not item.case.refused]
+    refused = (f"{item.case.name}: refused: {item.case.refused}" for item in cases if item.case.refused)
+    unjudged = (f"{item.case.name}: inconclusive: {item.no_golden}" for item in able if _is_unusable(item))
     pairs = (plan.no_pairs, GAP) if plan.no_pairs else ()  # as in line 1 of the night itself
-    blocks = (*pairs, tabled(cases, _COLUMNS), GAP, listing(lines))
+    blocks = (*pairs, tabled(able, _COLUMNS), GAP, listing((*refused, *unjudged)))
     notes = tuple(note for note in plan.notes if note != plan.no_pairs)
     return Page(title=plan.title, notes=notes, answer=answer_line(_total(plan)), blocks=blocks)
 
 
-def _of_spec(read: Callable[[ExperimentSpec], str]) -> Callable[[CaseOutlook], str]:
-    return lambda item: read(item.case.spec) if item.case.spec else ABSENT
-
-
-def _peak(item: CaseOutlook) -> str:
-    return format_bytes(item.case.prediction.peak_bytes) if item.case.spec and item.case.prediction else ABSENT
+def _setting(item: CaseOutlook) -> str:
+    spec = item.case.spec
+    assert spec is not None  # not refused
+    return f"{spec.recipe} {spec.task} {spec.compute_dtype} {shown_setting(spec.recompute.text)}"
 
 
 def _golden(item: CaseOutlook) -> str:
-    if item.case.refused:
-        return ABSENT
     if item.is_golden_damaged:
         return "damaged"
     return "no" if item.golden_path is None else "changed" if item.no_golden else "yes"
 
 
-def _last(run: LastRun | None) -> str:
-    if run is None:
-        return ABSENT
-    return f"{run.outcome} {run.started_at[:10]}{'' if run.suite_case else ' (outside suites)'}"
+def _is_unusable(item: CaseOutlook) -> bool:
+    state = _golden(item)
+    return state in ("damaged", "changed") or (state == "no" and item.case.is_golden_required)
+
+
+def _last(item: CaseOutlook) -> str:
+    outside = "" if item.last and item.last.suite_case else " (outside suites)"
+    return f"{item.last.outcome} {item.last.started_at[:10]}{outside}" if item.last else ABSENT
 
 
 def _would_run(case: Case) -> str:
-    if case.refused:
-        return "refused"
-    times = counted(case.repeats, "run")
-    return f"{times}, expected {case.expected.outcome} until {case.expected.until}" if case.expected else times
+    until = f", expected {case.expected.outcome} until {case.expected.until}" if case.expected else ""
+    return counted(case.repeats, "run") + until
 
 
-_COLUMNS = (
+_COLUMNS: Sequence[tuple[Column, Callable[[CaseOutlook], str]]] = (
     (Column("Case", whole=True), lambda item: item.case.name),
+    (Column("Setting"), _setting),
+    (Column("GPUs", right=True, drop=1), lambda item: f"{item.num_gpus} {item.gpu}"),
     (
-        Column("Setting"),
-        _of_spec(lambda spec: f"{spec.recipe} {spec.task} {spec.compute_dtype} {shown_setting(spec.recompute.text)}"),
+        Column("Predicted peak", right=True),
+        lambda item: format_bytes(item.prediction.peak_bytes) if item.prediction else ABSENT,
     ),
-    (Column("GPUs", right=True, drop=1), _of_spec(lambda spec: f"{spec.num_gpus} {spec.gpu}")),
-    (Column("Predicted peak", right=True), _peak),
-    (Column("Golden", drop=2), lambda item: _golden(item) if item.case.spec else ABSENT),
-    (Column("Last run", drop=3), lambda item: _last(item.last) if item.case.spec else ABSENT),
+    (Column("Golden", drop=2), _golden),
+    (Column("Last run", drop=3), _last),
     (Column("Would run"), lambda item: _would_run(item.case)),
 )
-
-
-def _unusable(cases: tuple[CaseOutlook, ...]) -> Iterable[str]:
-    """Yield why a golden decides nothing, for each case that is inconclusive for that."""
-    for item in cases:
-        state = _golden(item)
-        if state in ("damaged", "changed") or (state == "no" and item.case.is_golden_required):
-            yield f"{item.case.name}: inconclusive: {item.no_golden}"
 
 
 def _total(plan: NightPlan) -> str:

@@ -63,7 +63,7 @@ def test_a_case_is_shown_with_its_peak_its_golden_its_last_run_and_what_would_ru
         "32 h100", "-", "changed", "-", "3 runs, expected oom until 2026-03-01",
     ]  # fmt: skip
     assert row_of(outlook(case(), None, "no JSON", None, is_golden_damaged=True))[2] == "damaged"
-    assert row_of(outlook(case(refused="G7: no"), GOLDEN, "", None)) == ["32 h100", "-", "-", "-", "refused"]
+    assert [line for line in lines_of(outlook(case(refused="G7: no"), GOLDEN, "", None)) if "h100" in line] == []
 
 
 def test_each_golden_with_a_problem_of_its_own_is_named_and_those_of_refused_cases_are_not(case, make_kept):
