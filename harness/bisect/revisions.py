@@ -35,10 +35,7 @@ def git(repo: Path, *arguments: str) -> bytes:
 
 
 def core_of(repo: Path, sha: str) -> tuple[Path, str]:
-    """Return the repository and the commit of megatron-core at a revision: of Megatron-Bridge, those of its submodule.
-
-    BadRequestError if the submodule is not checked out.
-    """
+    """Return the repository and commit of megatron-core, maybe of a submodule. BadRequestError: not checked out."""
     link = git(repo, "ls-tree", sha, SUBMODULE).decode().split()
     if link[1:2] != ["commit"]:
         return repo, sha
@@ -49,10 +46,7 @@ def core_of(repo: Path, sha: str) -> tuple[Path, str]:
 
 
 def find_revisions(repo: Path, good: str, bad: str, pins: str | None = None) -> tuple[Revision, ...]:
-    """Return good, the later commits of the first-parent line that change megatron-core or ``pins``, and bad.
-
-    BadRequestError with everything that is wrong: no repository, unknown or unordered revisions, no megatron-core.
-    """
+    """Return good, the later first-parent commits that change the package or ``pins``, and bad. BadRequestError."""
     if not repo.is_dir():
         raise BadRequestError(f"--repo {repo}: no such folder", remedy=_CHECKOUT)
     git(repo, "rev-parse", "--git-dir")  # ends with git's reason where it reads no repository

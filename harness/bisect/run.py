@@ -65,10 +65,7 @@ def start_bisect(request: BisectRequest) -> BisectAnswer:
 
 
 def resume_bisect(reference: str, results: Path | None, max_runs: int | None) -> BisectAnswer:
-    """Continue from what the folder holds. BadRequestError for a folder of something else, or one at work.
-
-    ``max_runs``: takes the place of the plan's, unless it is None.
-    """
+    """Continue from the folder; ``max_runs`` replaces the plan's. BadRequestError: of something else, or at work."""
     _require_runs(max_runs)
     folder = BISECT_FOLDERS.folder_of(reference, results).absolute()
     with holding(folder, "bisect"):
@@ -240,10 +237,7 @@ def _side(plan: BisectPlan, metric: Metric, place: int, measured: Iterable[Measu
 
 
 def _levels(metric: Metric, step: Found, measured: Sequence[Measured]) -> tuple[float, ...]:
-    """Return two figures, before and after the change; none for texts and where a side has no figure.
-
-    For time, each is the mean of all runs on its side.
-    """
+    """Return the means before and after the change; for time, of all runs. Empty for texts."""
     figures: dict[bool, list[float]] = {False: [], True: []}
     for each in of_kind(measured, metric):
         value = each.figure(metric)

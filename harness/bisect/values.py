@@ -32,10 +32,7 @@ class Revision(Frozen):
 
 
 class BisectPlan(Recorded):
-    """``bisect.json``. ``revisions``: good first, bad last. ``pins``: the file with versions.
-
-    ``metric`` None: what differs between traces, else time.
-    """
+    """``bisect.json``. ``revisions``: good first, bad last. ``metric`` None: what differs between traces, else time."""
 
     bisect_id: str
     case: str
@@ -56,10 +53,7 @@ class BisectPlan(Recorded):
 
 
 class Measured(Frozen):
-    """A line of ``events.jsonl``: a trace or a run of the revision at ``place``.
-
-    ``problem``: why it has no figures. Then the revision is skipped. ``suspect``: why the run does not count.
-    """
+    """A trace or run of the revision at ``place``. ``problem``: why it has no figures. Suspect ones do not count."""
 
     place: int
     kind: Literal["trace", "run"]

@@ -179,10 +179,7 @@ def _memory(log: ForeignLog, golden: ForeignGolden) -> Iterator[_Row]:
 
 
 def _at_last_rank(counter: str, log: ForeignLog, golden: ForeignGolden) -> tuple[Figure, Figure]:
-    """Return both figures for a golden of Megatron-LM, which holds the last rank at each iteration.
-
-    The last reporting rank is on its stage.
-    """
+    """Return both figures of a golden of Megatron-LM: of the last rank, at an iteration that both report."""
     series = golden.memory_by_iteration[counter]
     reports = [report for report in log.memory if getattr(report, counter) is not None]
     if both := [report for report in reports if report.iteration in series]:

@@ -108,10 +108,7 @@ class UsedFile(Shown):
 
 
 class ForeignAnswer(Document):
-    """``mbr-perf compare LOG B --json``. Seconds, TFLOP/s/GPU and bytes.
-
-    ``provisional``: the side that ends before its job; ``outcome`` is then a regression, or inconclusive.
-    """
+    """``mbr-perf compare LOG B --json``, in s, TFLOP/s/GPU, bytes. ``provisional``: the side that ends early."""
 
     # is_growing: the job may still write its log, because neither its end nor a failure is in it.
     read: ForeignLog = Field(exclude=True)

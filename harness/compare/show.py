@@ -87,10 +87,7 @@ _PAUSE_S = 2.0
 
 
 def followed(request: ForeignRequest, pause: Callable[[float], None] = time.sleep) -> ForeignAnswer:
-    """Return the last answer: that after the end or the failure of the job, or at Ctrl-C.
-
-    A terminal shows each answer in place of the one before; elsewhere the end shows the last.
-    """
+    """Return the answer after the end of the job, or at Ctrl-C; a terminal shows line 1 of each in place."""
     console = narration()
     if not console.is_terminal:
         console.print(f"Following {request.ours.given}: the answer comes when the job ends, or at Ctrl-C")

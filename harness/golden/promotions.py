@@ -28,10 +28,7 @@ from harness.units import counted, grouped
 
 @dataclass(frozen=True)
 class Candidate:
-    """Runs to promote to one golden. ``name``: that of the case; empty for runs named by the user.
-
-    ``problems``: reasons against the promotion that the runs themselves do not show.
-    """
+    """Runs to promote to one golden. ``name``: the case's, or empty. ``problems``: what the runs do not show."""
 
     name: str
     records: tuple[RunRecord, ...]

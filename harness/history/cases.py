@@ -29,10 +29,7 @@ _MOST_NAMED = 5
 
 
 class CaseSummary(Shown):
-    """A case with the settings of its newest run, which is its JSON. ``last_value``: of the last night with the figure.
-
-    ``num_others``: runs of the case that are in no row.
-    """
+    """A case with the settings of its newest run. ``last_value``: of the last night with the figure."""
 
     series: InstanceOf[Series] = Field(exclude=True)
     case: str = at("series", "case")
@@ -54,10 +51,7 @@ def case_summaries(records: Sequence[HistoryRecord], metric: Metric) -> tuple[Ca
 
 
 def named_case(name: str, records: Iterable[HistoryRecord]) -> str:
-    """Return the case that ``name`` means: its name, that of a suite's case, or a part that only one of them has.
-
-    BadRequestError for none or several; it names the nearest.
-    """
+    """Return the case of that name, or of a suite's case, or with that part. BadRequestError for none or several."""
     called: dict[str, set[str]] = {}
     for record in records:
         called.setdefault(record.case, set()).update({record.suite_case} - {""})
@@ -94,10 +88,7 @@ def _summary(series: Series, num_all: int, metric: Metric) -> CaseSummary:
 
 @dataclass(frozen=True)
 class GoldenBand:
-    """``low`` to ``high`` are within ``threshold`` of ``value`` on either side; ``path``: the golden's file.
-
-    ``allowed_by``: the last night that was judged, else the default.
-    """
+    """``low`` to ``high``: within ``threshold`` of ``value``. ``allowed_by``: the last judged night or the default."""
 
     path: Path
     value: float
@@ -149,10 +140,7 @@ Measured = tuple[tuple[Night, float], ...]
 
 
 class LevelChange(Shown):
-    """A new level and its first ``night``. ``changed``: what else changed there, or a night beside: ``changed_where``.
-
-    With noise, a change point may be one night off: if nothing notable changed there, the nights beside it are checked.
-    """
+    """A new level and its first ``night``. ``changed``: what else changed there, or one night beside it."""
 
     started_at: str = at("night", "started_at")
     night: str = at("night", "id")

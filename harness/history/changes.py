@@ -107,10 +107,7 @@ _SMALLEST = 0.002
 
 @dataclass(frozen=True)
 class Trend:
-    """``change`` of the newest night against the level of those before it; ``allowed``: what noise explains; fractions.
-
-    ``other``: a figure that should stay equal, and does not. All but the word are None for a case that is ``new``.
-    """
+    """``change`` of the newest night from the ``level`` before it. ``allowed``: what noise explains. Fractions."""
 
     word: TrendWord
     level: float | None = None

@@ -22,10 +22,7 @@ _BAD_OUTCOMES = ("regression", "failed", "oom", "interrupted")
 
 
 def trend_picture(history: CaseHistory) -> Picture:
-    """Draw one point per night that has the figure; the bar through it spans the runs of the night.
-
-    BadRequestError where no night has it.
-    """
+    """Draw a point per night that has the figure. BadRequestError where none has it."""
     metric, golden = history.metric, history.golden
     if not history.measured:
         raise BadRequestError(f"no night of this case has {metric.name}", remedy="name another --metric")

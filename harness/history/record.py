@@ -93,10 +93,7 @@ def started(record: HistoryRecord) -> datetime:
 
 
 def case_of(spec: ExperimentSpec) -> str:
-    """``<gpu>/<slug>``: a case's name in history, and the place of its golden; ``@0.13GiB`` where memory is limited.
-
-    A limit that ends a run must not end the series of the same settings without one.
-    """
+    """Return ``<gpu>/<slug>``, and ``@0.13GiB`` where memory is limited: such runs are a series of their own."""
     limit = spec.measure.memory_limit_bytes
     return f"{spec.gpu}/{spec.slug}" + ("" if limit is None else f"{LIMIT}{limit / GIB:.4g}GiB")
 

@@ -55,10 +55,7 @@ def history_of(series: Series, metric: Metric, golden_dir: Path | None = None) -
 
 
 def write_pages(results: Path, folder: Path, metric: Metric, golden_dir: Path | None, index: Page) -> None:
-    """Write a page per case, and ``index.html``: ``index`` and a table of the cases. ``folder`` can be copied.
-
-    OSError where nothing can be written; RunFailedError for a history that cannot be read.
-    """
+    """Write a page per case, and ``index.html``. OSError, or RunFailedError for a history that cannot be read."""
     folder.mkdir(parents=True, exist_ok=True)
     cases = case_summaries(read_history(results), metric)
     for series in (case.series for case in cases):

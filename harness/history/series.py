@@ -19,10 +19,7 @@ _BADNESS = ("failed", "interrupted", "oom", "ok")
 
 @dataclass(frozen=True)
 class Night:
-    """Runs of one case for one figure: of a nightly job, of a sweep's cell, or one ad-hoc run.
-
-    ``records`` are all of them, in order of time; only those that ended well and are not suspect count.
-    """
+    """Runs of one case: of a night, of a sweep's cell, or one ad-hoc run. Failed and suspect runs do not count."""
 
     id: str
     records: tuple[HistoryRecord, ...]
@@ -85,10 +82,7 @@ class Series:
 
 
 def nights_of(records: Iterable[HistoryRecord]) -> tuple[Night, ...]:
-    """Group records of one case, in order of time, into nights in order of their first runs.
-
-    Cases of one suite may share settings and differ in a limit or a seed: each is a point of its own.
-    """
+    """Group records of one case, in order of time, into nights; cases of one suite stay apart."""
     together = grouped(((each.night_id or _REPEAT.sub(r"\1", each.run_id), each.suite_case), each) for each in records)
     return tuple(Night(identifier, tuple(found)) for (identifier, _), found in together.items())
 

@@ -124,10 +124,7 @@ def _time(written: str | None) -> datetime | None:
 
 @dataclass(frozen=True)
 class Ending:
-    """``failure``: one sentence if the job failed; ``first``: the failure in the log, None if the job ended well.
-
-    ``notes``: failures in the log that did not end the job. ``provisional``: that the log ends before its job.
-    """
+    """``first``: the failure that ended the job. ``notes``: other failures. ``provisional``: the log ends early."""
 
     status: Status
     failure: str | None = None
@@ -148,10 +145,7 @@ def ending_failure(log: ForeignLog, found: FirstFailure | None) -> FirstFailure 
 
 
 def ending(log: ForeignLog, found: FirstFailure | None) -> Ending:
-    """Return how the job ended: well if no failure ended it, and losses and gradients are finite.
-
-    A failure from which the job recovered, or after its last iteration, is a note.
-    """
+    """Return how the job ended: well if no failure ended it, and losses and gradients are finite."""
     if first := ending_failure(log, found):
         return Ending("oom" if first.failure.kind == "oom" else "failed", failure_sentence(first.failure), first)
     if not log.iterations:

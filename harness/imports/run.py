@@ -78,10 +78,7 @@ def clock_rank(log: ForeignLog, world_size: int) -> tuple[int, bool]:
 def rank_records(
     log: ForeignLog, failure: FirstFailure | None, world_size: int, *, ended_well: bool
 ) -> tuple[RankRecord, ...]:
-    """Return the records of the ranks that the log names, by number; the clock rank has the step times.
-
-    ``failure``: None if the job recovered. A failure without a rank below ``world_size`` belongs to no rank.
-    """
+    """Return the records of the ranks that the log names, by number; the clock rank has the step times."""
     clock = clock_rank(log, world_size)[0]
     every = (failure.failure, *failure.also, *failure.victims) if failure else ()
     memory, failures = _memory(log), {each.rank: each for each in reversed(every) if each.rank is not None}
@@ -103,10 +100,7 @@ def rank_records(
 
 
 def step_records(iterations: Iterable[Iteration]) -> tuple[StepRecord, ...]:
-    """Return the iterations with a valid step time, numbered from 0. Drop losses and norms that are not finite.
-
-    A time is valid if it is above 0 and at most 1e9 s.
-    """
+    """Return the iterations with a time above 0 and up to 1e9 s, from 0; losses and norms only if finite."""
     return tuple(
         StepRecord(
             step=row.number - 1, seconds=row.step_time_s, loss=_finite(row.loss), grad_norm=_finite(row.grad_norm)
@@ -167,10 +161,7 @@ def _with_figures(
 
 
 def import_run(request: ImportRequest, display: Display) -> ExitCode:
-    """Make a run folder from a log, judge it like a run, print the answer; the exit code is that of the verdict.
-
-    BadRequestError: the log is not of a training job, or contradicts the settings.
-    """
+    """Make a run of a log, judge and print it. BadRequestError: not of a training job, or of other settings."""
     host = this_host()
     log, failure = read_side(Side("log", request.logs, request.logs[0]))
     if not log.iterations and failure is None:
@@ -202,10 +193,7 @@ def _require_logs(logs: tuple[str, ...]) -> None:
 
 
 def settled_like(log: ForeignLog, ended: Ending, asked: Request, notes: tuple[str, ...], host: Host) -> Settled:
-    """Settle the job's settings, with the steps that the log announces. BadRequestError: log and settings disagree.
-
-    ``notes``: what was taken from the log's arguments.
-    """
+    """Settle the job's settings with the log's number of steps. BadRequestError: log and settings disagree."""
     if not asked.gpu:
         raise BadRequestError("the log names no GPU type", remedy="add it with -g, e.g. -g h100")
     last = log.iterations[-1].number if log.iterations else None

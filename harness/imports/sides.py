@@ -137,10 +137,7 @@ def read_side(side: Side) -> tuple[ForeignLog, FirstFailure | None]:
 
 
 def log_of(records: Sequence[RunRecord], name: str) -> ForeignLog:
-    """Return repeats as a log: a step takes as long as on its slowest rank, and their median. Peaks are the highest.
-
-    BadRequestError: the runs differ in their settings.
-    """
+    """Return repeats as a log: median of the slowest ranks' steps, highest peaks. BadRequestError: other settings."""
     seconds, losses = dict[int, list[float]](), dict[int, float | None]()
     for record in records:
         slowest: dict[int, float] = {}
@@ -197,10 +194,7 @@ def _announced(record: RunRecord) -> int:
 
 
 def golden_of(log: ForeignLog) -> ForeignGolden:
-    """Return a log as golden values: every iteration, and the peaks over all ranks and the whole log.
-
-    BadRequestError: the log has no iteration.
-    """
+    """Return a log as golden values: every iteration, and its peaks. BadRequestError: it has no iteration."""
     if not log.iterations:
         name, lines = ", ".join(log.sources), counted(log.num_lines, "line")
         raise BadRequestError(f"{name}: no line of a training iteration in {lines}", remedy="name another reference")

@@ -93,10 +93,7 @@ def require_repeats(records: Sequence[RunRecord]) -> ExperimentSpec:
 def compare_runs(
     records: Sequence[RunRecord], search: GoldenSearch, options: GateOptions, window: WindowOptions = _AS_MEASURED
 ) -> tuple[Metrics, Comparison]:
-    """Return the figures of a run or of repeats, and the verdict. BadRequestError if the runs are not repeats.
-
-    Without a golden, all runs must have succeeded.
-    """
+    """Return the figures of a run or repeats, and the verdict. BadRequestError if the runs are not repeats."""
     require_repeats(records)
     each = [derive(record, window.over(record.spec.measure)) for record in records]
     metrics = combine(each)

@@ -96,10 +96,7 @@ def measured_device(record: RunRecord) -> str | None:
 
 @dataclass(frozen=True)
 class OwnThroughput:
-    """TFLOP/s/GPU from the log: the median over the ``n`` steps of the window that have a value.
-
-    ``change``: the log's value / mbr-perf's value - 1; None if mbr-perf has no value.
-    """
+    """TFLOP/s/GPU of the log: median of ``n`` steps. ``change`` from mbr-perf's value, relative; None without one."""
 
     median: float
     n: int

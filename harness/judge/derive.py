@@ -51,10 +51,7 @@ def derive(record: RunRecord, measure: MeasureSpec | None = None) -> Metrics:
 
 
 def combine(runs: Sequence[Metrics]) -> Metrics:
-    """Combine repeats: the median of the runs' medians, the highest peak, and FLOPs if all runs agree.
-
-    A problem of one run is a problem of the result. ValueError without runs.
-    """
+    """Combine repeats: median of medians, highest peaks, FLOPs if equal, every problem. ValueError without runs."""
     if not runs:
         raise ValueError("no runs to combine")
     if len(runs) == 1:

@@ -64,10 +64,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Finding:
-    """One row of a comparison.
-
-    ``change`` is (current - golden) / golden; None unless both numbers are real and from successful runs.
-    """
+    """A row of a comparison. ``change``: (current - golden) / golden; None unless both are real, of good runs."""
 
     metric: str
     current: float | None
@@ -126,10 +123,7 @@ def judge(
 
 
 def no_golden(metrics: Metrics, note: str, *, required: bool = False) -> Comparison:
-    """Return the figures of a run without a golden. ``note`` says which path was searched.
-
-    Inconclusive if a golden is ``required``, otherwise a pass.
-    """
+    """Return the figures without a golden; inconclusive if one is ``required``. ``note``: which path was searched."""
     findings = tuple(
         Finding(metric.name, value, None, None, None, Verdict.NOT_GATED, "no golden")
         for metric in METRICS
@@ -175,10 +169,7 @@ def judge_figure(
     thresholds: Thresholds,
     withheld: tuple[Verdict, str] | None = None,
 ) -> Finding:
-    """Judge one figure of anything against one of a reference. ``golden`` None: the reference has no such figure.
-
-    ``withheld``: the verdict, whatever the numbers are, with its reason.
-    """
+    """Judge a figure against that of a reference. ``withheld``: a verdict that stands in any case, with its reason."""
     if golden is None:
         return Finding(
             metric.name, current.value, None, None, None, Verdict.NOT_GATED, "the reference has no such value"

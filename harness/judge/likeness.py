@@ -96,10 +96,7 @@ def is_for(golden: GoldenRecord, record: RunRecord, accept: Sequence[str] = ()) 
 
 
 def _environment(record: RunRecord, golden: GoldenRecord) -> Iterable[Difference]:
-    """Yield differences of hardware and software. On a CPU, the processor and the torch build only affect time.
-
-    A value that a training log lacks counts as different.
-    """
+    """Yield differences of hardware and software; on a CPU, processor and torch build only affect time."""
     here, there, coverage = record.provenance, golden.measured_on, coverage_of(record)
     is_cpu = record.spec.gpu_type.is_cpu
     rows = [

@@ -17,10 +17,7 @@ _LARGEST_HOST_BYTES = 2**46  # 64 TiB; the largest servers with one memory have 
 
 
 def doubts_of(record: RunRecord, metrics: Metrics) -> tuple[str, ...]:
-    """Return every reason not to trust a run: its own doubts, then figures that cannot be true.
-
-    ``metrics``: of this run. The figures of a failed run are partial and are not checked.
-    """
+    """Return every reason not to trust a run: its own doubts, then figures that cannot be true."""
     return tuple(dict.fromkeys((*record.suspect, *impossible(record, metrics))))
 
 

@@ -114,10 +114,7 @@ def promote(
 
 
 def _wide(spec: ExperimentSpec, each: Sequence[Metrics], options: PromotionOptions) -> tuple[str, ...]:
-    """Return a sentence if throughput varies by more than half its threshold.
-
-    Over repeats; of a single run, which has none, over its steps. The gate itself checks repeats of memory metrics.
-    """
+    """Return a sentence if throughput of the repeats, or of a single run's steps, varies too much for a golden."""
     steps = each[0].tflops_per_gpu
     what, spread = f"{len(each)} runs", _spread(_SPEED, each)
     if len(each) == 1 and steps:

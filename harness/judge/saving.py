@@ -30,10 +30,7 @@ class RankSaving:
 
 @dataclass(frozen=True)
 class MemorySaving:
-    """Control minus cell, in bytes: peak allocated of each side's worst rank, per rank, and the other peaks likewise.
-
-    ``ranks`` is empty if the two do not have the same ranks. ``noise_bytes``: the difference between identical runs.
-    """
+    """Control minus cell, bytes, worst ranks. ``ranks``: empty if unlike. ``noise_bytes``: between identical runs."""
 
     saved_bytes: int
     noise_bytes: int

@@ -87,10 +87,7 @@ def half_width(left: Sequence[float], right: Sequence[float]) -> float | None:
 
 @dataclass(frozen=True)
 class TimeChange:
-    """Cell minus control: seconds per step, and as a fraction of the control. ``interval``: 95 %, as fractions.
-
-    ``interval`` is None below :data:`MIN_RUNS` repeats per side. ``basis``: a text on the data behind the figure.
-    """
+    """Cell minus control: s per step, and relative. ``interval``: 95 %; None below MIN_RUNS runs on a side."""
 
     seconds: float
     fraction: float

@@ -33,10 +33,7 @@ def find_against(text: str, num_pairs: int, chosen: Suite, results: Path | None,
 
 
 def _last_good(suite: str, cases: set[str], results: Path) -> NightPlan:
-    """Return the newest night of these cases that judged times, passed and names its environment.
-
-    NoOldBuildError without one.
-    """
+    """Return the newest night of these cases that judged times and passed. NoOldBuildError without one."""
     for folder in reversed(folders(results / NIGHTS)):
         try:
             plan = read_document(folder / NIGHT, NightPlan) if _is_good(read_judged(folder)) else None

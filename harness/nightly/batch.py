@@ -44,10 +44,7 @@ def due_round(data: NightData, suspicion: Suspicion) -> tuple[DueCase, ...]:
 
 
 def due_runs(plan: NightPlan, case: NightCase, suspicion: Suspicion) -> tuple[DueCase, ...]:
-    """Return the due runs of a case: unfinished runs and missing repeats, or a retry, or confirmations, or nothing.
-
-    A run that failed ends the case, unless a named fault of the machines ended it and a retry is left.
-    """
+    """Return the due runs of a case. A failed run ends it, unless a named fault ended it and a retry is left."""
     planned = case.planned
     if isinstance(planned, RefusedCase):
         return ()
@@ -64,10 +61,7 @@ def due_runs(plan: NightPlan, case: NightCase, suspicion: Suspicion) -> tuple[Du
 
 
 def _pairs(plan: NightPlan, planned: PlannedCase, case: NightCase, suspicion: Suspicion) -> Iterator[DueCase]:
-    """Yield the missing runs of old and new build in turn; all of them, once the first has begun.
-
-    None after one ended badly, because no other can replace it.
-    """
+    """Yield the missing runs of old and new build in turn; none after one ended badly, which no other replaces."""
     ended = {run.number: run.record.status for run in case.pair_runs if run.record}
     is_over = bool({"failed", "oom"} & set(ended.values()))
     if plan.against is None or is_over or not (case.pair_runs or suspicion(case)):

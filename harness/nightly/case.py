@@ -37,10 +37,7 @@ MACHINE = (*SOFTWARE, "device_name", "driver_version")
 
 
 def drift_of(records: Sequence[RunRecord], golden: GoldenRecord, alike: Likeness) -> tuple[Difference, ...]:
-    """Return differing devices, drivers and packages, then container and variables of the ranks; no settings.
-
-    A replayed golden keeps neither container nor variables: these are then no drift.
-    """
+    """Return differing devices, drivers and packages, then container and variables, which a replayed golden lacks."""
     found = [difference for difference in alike.differences if difference.name in MACHINE]
     if golden.measured_on.environment is None:
         return tuple(found)
@@ -96,11 +93,7 @@ def judge_case(case: CaseMaterial, rules: NightRules) -> CaseVerdict:
 
 
 def suspected(verdict: CaseVerdict, against: Against | None = None) -> bool:
-    """Return whether more runs should decide: a time looks like a regression, and the suite expects none.
-
-    The same build needs no second run to confirm its memory. Pairs with an old build also decide memory, and what the
-    golden cannot, e.g. because the software differs.
-    """
+    """Return whether more runs should decide: a time is suspicious; with ``against`` also memory, and what is open."""
     if verdict.is_expected or verdict.outcome in ("failed", "oom"):
         return False
     if against and (verdict.outcome == "inconclusive" or _has_larger_peak(verdict)):

@@ -80,10 +80,7 @@ class NightJudge:
     _goldens: dict[str, GoldenSearch] = field(default_factory=dict)
 
     def suspicion(self, case: NightCase) -> str:
-        """Say why the case looks like a regression so far; empty where it does not.
-
-        This leaves out the pairs, which may still be running: the choice of runs must not depend on their order.
-        """
+        """Say why the case looks like a regression. Its pairs do not count: they may still be running."""
         rules = rules_of(self.plan, _day_of(self.plan))
         verdict = judge_case(replace(self.material(case), pair_runs=()), rules)
         if not suspected(verdict, rules.against):

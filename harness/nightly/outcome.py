@@ -41,10 +41,7 @@ def effective_runs(runs: Sequence[CaseRun]) -> tuple[CaseRun, ...]:
 
 
 def bad_end(runs: Sequence[CaseRun]) -> tuple[Outcome, CaseRun] | None:
-    """Return the worst end among ``runs`` and its first run; None if no run failed or ran out of memory.
-
-    A run without a record has failed, because its end is unknown. A run whose job a user cancelled has failed, too.
-    """
+    """Return the worst end and its first run; None if all ended well. A run without a record has failed."""
     failed = [run for run in runs if run.record is None or run.cancelled or run.record.status == "failed"]
     oom = [run for run in runs if run.record is not None and run.record.status == "oom"]
     if failed:

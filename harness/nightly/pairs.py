@@ -132,10 +132,7 @@ _UNDECIDED = (Verdict.REGRESSION, Verdict.INCONCLUSIVE)
 
 
 def decided(finding: CaseFinding, pairs: PairsVerdict | None, *, is_alone: bool = False) -> CaseFinding:
-    """Return the finding as the pairs decide it. What is good against the golden stays, unless the pairs are worse.
-
-    ``is_alone``: there is no golden.
-    """
+    """Return the finding as the pairs decide it; what is good against the golden (not ``is_alone``) stays good."""
     found = pairs.of(finding.metric) if pairs else None
     if pairs is None or found is None:
         return finding

@@ -70,10 +70,7 @@ def _about_pairs(case: CaseVerdict) -> Iterable[str]:
 
 
 def next_steps(verdict: NightVerdict) -> Iterable[str]:
-    """Yield how inconclusive cases get a verdict: accept differences, or store tonight's values as golden values.
-
-    Nothing for a night from which `golden promote` takes no values: unfinished or replayed.
-    """
+    """Yield how inconclusive cases get a verdict; nothing for an unfinished or a replayed night."""
     if verdict.num_due or verdict.plan.launch.launcher == "replay":
         return
     unsure = [case for case in verdict.cases if is_red(case) and case.outcome == "inconclusive" and case.counted]

@@ -34,10 +34,7 @@ from harness.units import grouped
 
 
 def dry_run_night(request: NightRequest, display: NightDisplay) -> ExitCode:
-    """Print the cases, their goldens and last outcomes, and what would run; on Slurm the first batch files.
-
-    Starts nothing, keeps nothing. A wrong request (exit code 2) where every case is refused.
-    """
+    """Print what would run; starts and keeps nothing. A wrong request (exit 2) where every case is refused."""
     host, results = this_host(), results_dir(request.results_dir)
     if not results.exists() and (why := why_unwritable(results)):
         raise BadRequestError(f"--results_dir {results}: cannot be made: {why}", remedy="name a writable folder")
@@ -63,10 +60,7 @@ def start_night(request: NightRequest, display: NightDisplay) -> ExitCode:
 
 
 def resume_night(reference: str, results: Path | None, display: NightDisplay) -> ExitCode:
-    """Do the missing runs of a night, exactly by its own plan, and judge it.
-
-    BadRequestError for a night that another process works on, and where the software is no longer the same.
-    """
+    """Do the missing runs by the night's own plan. BadRequestError: at work elsewhere, or the software changed."""
     host, data = this_host(), read_night(reference, results)
     with holding(data.night_dir, "night"):
         measures_here = data.plan.cluster is None and data.plan.launch.launcher != "replay"

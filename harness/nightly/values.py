@@ -195,10 +195,7 @@ class CaseVerdict(Shown):
 
 @dataclass(frozen=True)
 class SharedChange:
-    """Most cases are slower tonight. ``change``: the median of the ``num_cases`` of ``num_judged`` cases, relative.
-
-    ``is_doubt``: nothing repeats or explains it yet, so that the machines may be the cause.
-    """
+    """Most cases are slower: their median ``change``, relative. ``is_doubt``: nothing repeats or explains it yet."""
 
     change: float
     num_cases: int
