@@ -89,33 +89,23 @@ def _candidates(asked: PromoteOptions, now: datetime) -> "tuple[list[Candidate],
 
 
 def _run(reference: str, results: Path | None) -> "RunRecord":
-    """Read a run. BadRequestError: it is unknown, or a night, of which cases must be chosen."""
     from harness.errors import BadRequestError
-    from harness.records.batches import NIGHT_FOLDERS
     from harness.records.store import read_run
 
     try:
         return read_run(reference, results)
-    except BadRequestError as no_run:
-        try:
-            night = NIGHT_FOLDERS.folder_of(reference, results)
-        except BadRequestError:
-            raise no_run from None
-    raise BadRequestError(f"{night}: a night, not a run", remedy="choose cases with --case NAME, or all with --every")
+    except BadRequestError as error:
+        remedy = f"{error.remedy}; of a night, choose cases with --case NAME, or all with --every"
+        raise BadRequestError(error.message, remedy=remedy) from error
 
 
 def author_or_default(author: str | None) -> str:
     """Return ``author``, else git's user, else the system's; empty, which promotion refuses, if there is none."""
-    import os
-    import pwd
+    import getpass
 
     from harness.measure.provenance import git
 
-    if author is not None:
-        return author
-    if name := git(Path(), "config", "user.name"):
-        return name
     try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:  # a container may run as a user that its passwd file lacks
+        return git(Path(), "config", "user.name") or getpass.getuser() if author is None else author
+    except (KeyError, OSError):  # a container may run as a user that its passwd file lacks
         return ""

@@ -9,13 +9,13 @@ from harness.batch.batch import BatchDisplay
 from harness.errors import ExitCode
 from harness.judge.gate import worst
 from harness.launch.cluster_job import ClusterJob
+from harness.measure.result import comparison_table
 from harness.nightly.outlook import CaseOutlook, night_plan_document, outlook_page
 from harness.nightly.remarks import case_title, explanation, further_command, next_steps, to_copy
-from harness.nightly.values import SPEED, CaseFinding, CaseVerdict, NightVerdict
+from harness.nightly.values import SPEED, CaseVerdict, NightVerdict
 from harness.nightly.words import (
     about,
     answer,
-    change_text,
     finding_of,
     headline,
     is_red,
@@ -167,25 +167,11 @@ def _section(case: CaseVerdict) -> Section:
     lines = (*(Line(line, hang=2) for line in explanation(case)), *(Line(line, whole=True) for line in to_copy(case)))
     return Section(
         case_title(case),
-        (Listing(lines), *((Only("html", (_figures(case.findings),)),) if case.findings else ())),
+        (Listing(lines), Only("html", (comparison_table(case.findings, BY_NAME, "Tonight", "Golden"),))),
         "plain" if case.outcome == "pass" else _style(case),
         indent=2,
         anchor=anchor(case.planned.name),
         folded=not is_red(case),
-    )
-
-
-def _figures(findings: Iterable[CaseFinding]) -> Table:
-    return tabled(
-        findings,
-        [
-            (Column("Metric"), lambda finding: BY_NAME[finding.metric].title),
-            (Column("Now", right=True), lambda finding: figure(BY_NAME[finding.metric], finding.current)),
-            (Column("Golden", right=True), lambda finding: figure(BY_NAME[finding.metric], finding.golden)),
-            (Column("Change", right=True), change_text),
-            (Column("Allowed", right=True), threshold_text),
-            (Column("Verdict"), lambda finding: finding.verdict.text),
-        ],
     )
 
 
