@@ -10,7 +10,6 @@ from harness.history.changes import ChangeRow, Trend, change_text, changes, nota
 from harness.history.record import started
 from harness.history.series import Night, Series
 from harness.history.store import Addition
-from harness.judge.statistics import MIN_NIGHTS
 from harness.records.golden import Difference
 from harness.records.metrics import Metric
 from harness.show.figures import ABSENT, figure
@@ -56,30 +55,20 @@ def cases_page(cases: Sequence[CaseSummary], metric: Metric, results: Path, *, i
 
 def case_page(history: CaseHistory) -> Page:
     """Return the nights as a table, where the level changed and with what, and the newest night."""
+    golden = f"Golden: {history.golden.text(history.metric)}" if history.golden else history.no_golden
     edges = [level_change_text(history, found) for found in history.change_points]
-    none = history.no_change_points or "No change points in these nights."
     return Page(
         (
-            listing(_headline(history)),
+            f"{history.metric.title}: {_DIRECTIONS[history.metric.better]}. {golden}",
             GAP,
             _nights(history),
             listing(_not_counted(history)),
             GAP,
-            *(Line(words, hang=2) for words in edges or [none]),
+            *(Line(words, hang=2) for words in edges or [history.no_change_points or "No change points."]),
             listing(f"Note: {note}" for note in history.series.notes),
         ),
         answer=_newest(history),
     )
-
-
-def _headline(history: CaseHistory) -> list[str]:
-    nights, metric, golden = history.nights, history.metric, history.golden
-    num_runs = sum(len(night.records) for night in nights)
-    held = f"Golden: {golden.text(metric)}" if golden else history.no_golden
-    summary = (
-        f"{metric.title} ({_DIRECTIONS[metric.better]}), {counted(len(nights), 'night')}, {counted(num_runs, 'run')}"
-    )
-    return [summary, held[0].upper() + held[1:]]
 
 
 def _nights(history: CaseHistory) -> Table:
@@ -92,7 +81,7 @@ def _nights(history: CaseHistory) -> Table:
                 _when(night),
                 figure(metric, night.value(metric.name)),
                 ABSENT if spread is None else f"{spread * 100:.1f} %",
-                _runs(night),
+                f"{len(night.counted)} of {len(night.records)}",
                 _styled(night.outcome),
                 night.id.rpartition("-")[2],
                 _listed(news),
@@ -104,11 +93,6 @@ def _nights(history: CaseHistory) -> Table:
 
 def _when(night: Night) -> str:
     return started(night.records[0]).strftime(_MINUTE) + ("" if night.is_start_known else "?")
-
-
-def _runs(night: Night) -> str:
-    counted, made = len(night.counted), len(night.records)
-    return str(made) if counted == made else f"{counted} of {made}"
 
 
 def _not_counted(history: CaseHistory) -> list[str]:
@@ -133,22 +117,18 @@ def level_change_text(history: CaseHistory, found: LevelChange) -> Words:
 
 def _newest(history: CaseHistory) -> Line:
     night, metric, trend = history.nights[-1], history.metric, history.trend
-    value, noise = night.value(metric.name), ""
-    if value is None or trend is None:
-        shown = f"no {metric.name}"
-    elif trend.level is None or trend.change is None or trend.allowed is None:
-        shown = f"{metric.title} {figure(metric, value)}, a trend needs {MIN_NIGHTS} nights before it"
-    else:
+    value, shown = night.value(metric.name), ""
+    if trend and trend.level is not None and trend.change is not None and trend.allowed is not None:
         against = f"{format_percent(trend.change)} against the nights before it ({figure(metric, trend.level)})"
-        shown = f"{metric.title} {figure(metric, value)}, {against}: {trend.word}"
-        noise = f", noise explains {trend.allowed * 100:.1f} %"
-    return answer_line((f"{history.series.case}, {_when(night)}: ", _styled(night.outcome), f", {shown}"), noise)
+        shown = f", {against}: {trend.word}, noise explains {trend.allowed * 100:.1f} %"
+    said = f", {metric.title} {figure(metric, value)}{shown}"
+    return answer_line((f"{history.series.case}, {_when(night)}: ", _styled(night.outcome), said))
 
 
 def _trend(trend: Trend | None) -> Words:
     if trend is None:
         return ABSENT
-    change = "" if trend.change is None or trend.word == "steady" else f" {format_percent(trend.change)}"
+    change = "" if trend.change is None else f" {format_percent(trend.change)}"
     return Span(f"{trend.word}{change}", "bad" if trend.word == "other" else style_of(trend.word))
 
 
