@@ -45,10 +45,7 @@ def _cells(path: Path, golden: GoldenRecord, folder: Path) -> list[str]:
 def golden_page(path: Path, golden: GoldenRecord) -> Page:
     """Return a golden: values, machine, and who promoted it and why."""
     where = golden.measured_on
-    values = [
-        " ".join((title.lower() if title[1:].islower() else title, shown))
-        for title, shown, *_ in map(_stored, golden.metrics.items())
-    ]
+    values = [f"{title} {shown}" for title, shown, *_ in map(_stored, golden.metrics.items())]
     versions = (f"{name} {version}" for name, version in sorted(where.versions.items()) if version)
     machine = [part for part in (where.device_name, where.driver_version, where.container, *versions) if part]
     return Page(

@@ -21,7 +21,6 @@ from harness.records.goldens import read_golden
 from harness.records.metrics import Better, Metric
 from harness.records.redact import redact
 from harness.records.run import Status
-from harness.show.figures import figure
 from harness.show.json import Document, Shown, Text, at
 from harness.units import grouped
 
@@ -97,10 +96,6 @@ class GoldenBand:
     high: float
     allowed_by: str = "default"
 
-    def text(self, metric: Metric) -> str:
-        """Return ``0.07 TFLOP/s/GPU, allowed ± 5 % by the last night``."""
-        return f"{figure(metric, self.value)}, allowed ± {self.threshold * 100:.3g} % by {self.allowed_by}"
-
 
 def golden_band(series: Series, metric: Metric, folder: Path | None = None) -> tuple[GoldenBand | None, str]:
     """Return the band of the threshold that decided last, or None with the reason why there is none to show."""
@@ -119,11 +114,8 @@ def golden_band(series: Series, metric: Metric, folder: Path | None = None) -> t
             continue
         if metric.name in golden.metrics and (metric.gate != "time" or golden.formula_version in (None, formula)):
             return _band(each, golden, series, metric), ""
-    # Without its folder, which may tell what a page must not.
-    none = (
-        f"no golden of these settings has {metric.title}: {path.parent.name}/{path.name}; mbr-perf golden promote RUN"
-    )
-    return None, "; ".join(problems) or f"{none} makes one"
+    name = f"{path.parent.name}/{path.name}"  # without its folder, which may tell what a page must not
+    return None, "; ".join(problems) or f"none of these settings with {metric.title} in {name}"
 
 
 def _band(path: Path, golden: GoldenRecord, series: Series, metric: Metric) -> GoldenBand:
@@ -199,7 +191,6 @@ class CaseHistory(Document):
     """
 
     series: InstanceOf[Series] = Field(exclude=True)
-    measured: tuple[tuple[InstanceOf[Night], float], ...] = Field(exclude=True)
     case: str = at("series", "case")
     fingerprint: str = at("series", "fingerprint")
     metric: Annotated[InstanceOf[Metric], PlainSerializer(lambda metric: metric.name, return_type=str)]
@@ -217,6 +208,10 @@ class CaseHistory(Document):
     def _rows(self, nights: tuple[Night, ...]) -> tuple[NightRow, ...]:
         each = zip(nights, (None, *nights), strict=False)
         return tuple(_night_row(night, self.metric.name, before) for night, before in each)
+
+    @property
+    def measured(self) -> Measured:
+        return self.series.measured(self.metric)
 
     def is_better(self, fraction: float) -> bool | None:
         """Return whether a change in this direction is welcome; None for a figure that should stay equal."""

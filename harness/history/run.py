@@ -45,7 +45,6 @@ def history_of(series: Series, metric: Metric, golden_dir: Path | None = None) -
     return CaseHistory.of(
         series=series,
         metric=metric,
-        measured=measured,
         change_points=tuple(explained(measured, point) for point in change_points(values)),
         no_change_points=none if len(values) < least else "",
         trend=trend(values, metric.better) if values else None,

@@ -55,11 +55,13 @@ def cases_page(cases: Sequence[CaseSummary], metric: Metric, results: Path, *, i
 
 def case_page(history: CaseHistory) -> Page:
     """Return the nights as a table, where the level changed and with what, and the newest night."""
-    golden = f"Golden: {history.golden.text(history.metric)}" if history.golden else history.no_golden
+    metric, band, golden = history.metric, history.golden, history.no_golden
+    if band:
+        golden = f"{figure(metric, band.value)}, allowed ± {band.threshold * 100:.3g} % by {band.allowed_by}"
     edges = [level_change_text(history, found) for found in history.change_points]
     return Page(
         (
-            f"{history.metric.title}: {_DIRECTIONS[history.metric.better]}. {golden}",
+            f"{metric.title}: {_DIRECTIONS[metric.better]}. Golden: {golden}",
             GAP,
             _nights(history),
             listing(_not_counted(history)),
