@@ -20,7 +20,7 @@ from harness.records.rank import (
     RankClocks,
     RankRecord,
 )
-from harness.records.run import DeviceSample, NodeSample
+from harness.records.run import NodeSample
 from harness.units import counted, format_seconds
 
 
@@ -124,14 +124,12 @@ def rank_clocks(
     ranks: Iterable[RankRecord], nodes: Iterable[NodeSample], window: tuple[int, int]
 ) -> dict[int, RankClocks]:
     """Return the NVML clocks of each rank's sampled GPU over the steps [start, end), by rank."""
-    devices = {bare_uuid(device.uuid): device for node in nodes for device in node.devices if device.num_samples}
-    found = {}
-    for rank in ranks:
-        uuid = rank.device.uuid if rank.device else None
-        device = devices.get(bare_uuid(uuid)) if uuid else None
-        if device is not None:
-            found[rank.rank] = _over(_span(rank, window), device)
-    return found
+    sampled = {bare_uuid(device.uuid): device.clocks for node in nodes for device in node.devices}
+    return {
+        rank.rank: _over(_span(rank, window), clocks)
+        for rank in ranks
+        if rank.device and rank.device.uuid and (clocks := sampled.get(bare_uuid(rank.device.uuid)))
+    }
 
 
 def with_clocks(
@@ -199,16 +197,7 @@ def _span(rank: RankRecord, window: tuple[int, int]) -> tuple[float, float] | No
     return min(ended - step.seconds for ended, step in zip(ends, steps, strict=True)), max(ends)
 
 
-def _over(span: tuple[float, float] | None, device: DeviceSample) -> RankClocks:
-    samples = device.clocks
-    if samples is None:
-        slowdowns = tuple(reason for reason in device.throttle_reasons if reason != CLOCK_REASONS[POWER_CAP])
-        return RankClocks(
-            over="run",
-            num_samples=device.num_samples,
-            sm_clock_mhz=device.median_sm_clock_mhz,
-            slowdowns=slowdowns,
-        )
+def _over(span: tuple[float, float] | None, samples: ClockSamples) -> RankClocks:
     start, end = span or (float("-inf"), float("inf"))
     looks = zip(samples.times_s, samples.sm_clocks_mhz, samples.reasons, strict=True)
     inside = [(clock, reasons) for at, clock, reasons in looks if start <= at <= end]

@@ -10,7 +10,7 @@ from harness.explain.facts import golden_side, run_side
 from harness.explain.values import GROUPS, Cause, Change
 from harness.judge.promotion import promote
 from harness.records.golden import Difference, GoldenMetric, GoldenRecord, MeasuredOn
-from harness.records.rank import Device
+from harness.records.rank import ClockSamples, Device
 from harness.records.run import DeviceSample, NodeSample
 
 PRODUCT = "NVIDIA H100 80GB HBM3"
@@ -20,12 +20,13 @@ PRODUCT = "NVIDIA H100 80GB HBM3"
 def _sampled(make_spec, make_rank, make_record):
     """A run whose GPUs were sampled; GPU 3 may be slower, throttled, or shared."""
 
-    def build(seconds=2.5, clock=1980.0, throttled=(), foreign=(), **changes):
+    def build(seconds=2.5, clock=1980.0, throttled=0, foreign=(), **changes):
         spec = changes.pop("spec", None) or make_spec()
         devices = tuple(
             DeviceSample(uuid=f"GPU-{rank}", name=PRODUCT, index=rank, num_samples=9,
-                         median_sm_clock_mhz=clock if rank == 3 else 1980.0,
-                         throttle_reasons=throttled if rank == 3 else (), foreign_processes=foreign if rank == 3 else ())
+                         clocks=ClockSamples(times_s=(0.0,), sm_clocks_mhz=(int(clock if rank == 3 else 1980),),
+                                             reasons=(throttled if rank == 3 else 0,)),
+                         foreign_processes=foreign if rank == 3 else ())
             for rank in range(spec.num_gpus)
         )  # fmt: skip
         ranks = tuple(
@@ -63,7 +64,7 @@ def test_equal_runs_differ_in_nothing_whatever_their_recipes_are_called(make_rec
 
 
 def test_a_throttled_gpu_may_explain_a_longer_step(sampled):
-    slow = sampled(seconds=3.0, clock=1500.0, throttled=("hw_thermal_slowdown",))
+    slow = sampled(seconds=3.0, clock=1500.0, throttled=0x40)
     golden = promote([sampled()], reason="first", author="someone", now=datetime(2026, 3, 4, tzinfo=UTC))
     for theirs in (run_side(sampled(), name="other"), golden_side("golden", golden)):
         found = explain(run_side(slow), theirs)

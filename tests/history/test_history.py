@@ -85,7 +85,9 @@ def test_the_list_names_which_runs_it_leaves_out_for_their_settings(ask, results
 def test_a_case_is_shown_night_by_night_and_a_planted_step_is_a_change_point_with_its_torch(ask):
     lines = ask(CASE).out.splitlines()
     (changed,) = (line for line in lines if line.endswith("torch 2.9.1 -> 2.10.0") and line.startswith("2026-01-21"))
-    assert re.fullmatch(r"2026-01-21T02:00Z +6\d\d\.\d+ +\d\.\d % +3 of 3 +pass +00000014 +torch 2.9.1 -> 2.10.0", changed)
+    assert re.fullmatch(
+        r"2026-01-21T02:00Z +6\d\d\.\d+ +\d\.\d % +3 of 3 +pass +00000014 +torch 2.9.1 -> 2.10.0", changed
+    )
     assert sum(line.startswith("2026-") for line in lines) == 30
     (line,) = (line for line in lines if line.startswith("Change point 2026-01-21T02:00Z: "))
     assert "(worse)" in line and "torch 2.9.1 -> 2.10.0" in line

@@ -89,16 +89,6 @@ def test_without_times_of_steps_the_whole_run_counts(clocks):
     assert (own.over, own.num_samples, own.slowdowns) == ("run", 2, ("hw_thermal_slowdown",))
 
 
-def test_a_record_of_an_older_version_counts_as_a_whole_and_its_power_cap_does_not(make_spec, make_rank):
-    rank = make_rank(make_spec(), 0, device=Device(kind="cuda", name="H100", uuid="GPU-a"))
-    old = DeviceSample(
-        uuid="GPU-a", name="H100", index=0, num_samples=9, median_sm_clock_mhz=1400.0,
-        throttle_reasons=("sw_power_cap", "hw_slowdown"),
-    )  # fmt: skip
-    own = rank_clocks([rank], [NodeSample(hostname="n", devices=(old,))], (1, 3))[0]
-    assert (own.over, own.sm_clock_mhz, own.power_cap_share, own.slowdowns) == ("run", 1400.0, None, ("hw_slowdown",))
-
-
 def test_the_slowest_and_the_most_capped_rank_stand_for_the_run(clocks):
     fast, capped = clocks(every_half_second(0, mhz=1755)), clocks(every_half_second(CAP, mhz=1600))
     slow = clocks(every_half_second(0, mhz=1500))

@@ -16,7 +16,7 @@ from harness.launch.plan import Nodes
 from harness.measure.launched import wait_for_other_nodes
 from harness.measure.ranks import built_otherwise, disagreements, doubts, frozen_loss, status_of, suspicions
 from harness.records.collect import Collected, LaunchOutcome
-from harness.records.rank import Coordinates, Device, Failure, LayerRecompute, coordinates, placed
+from harness.records.rank import ClockSamples, Coordinates, Device, Failure, LayerRecompute, coordinates, placed
 from harness.records.run import DeviceSample, NodeSample
 
 OK = LaunchOutcome(status="ok", exit_code=0)
@@ -107,7 +107,8 @@ def test_ranks_without_failure_do_not_hide_a_failed_launch(ranks):
 
 
 def sample(uuid, num_samples=1, **changes):
-    device = DeviceSample(uuid=uuid, name="GPU", index=3, num_samples=num_samples, **changes)
+    clocks = ClockSamples(times_s=(0.0,), sm_clocks_mhz=(1755,), reasons=(changes.pop("reasons", 0),))
+    device = DeviceSample(uuid=uuid, name="GPU", index=3, num_samples=num_samples, clocks=clocks, **changes)
     return NodeSample(hostname="n", driver_version="550.54.15", devices=(device,))
 
 
@@ -122,9 +123,7 @@ def _on_gpu(make_spec, make_rank):
 
 
 def test_throttling_and_neighbours_make_a_run_suspect(on_gpu):
-    assert doubts_of(sample("gpu-aa-1", throttle_reasons=("sw_power_cap", "hw_thermal_slowdown")), on_gpu) == (
-        "GPU 3 of n was throttled: hw_thermal_slowdown",
-    )
+    assert doubts_of(sample("gpu-aa-1", reasons=0x44), on_gpu) == ("GPU 3 of n was throttled: hw_thermal_slowdown",)
     (shared,) = doubts_of(sample("aa-1", foreign_processes=("python (4711)",)), on_gpu)
     (lost,) = doubts_of(sample("GPU-AA-1", num_samples=9, error="GPU is lost (NVML 15) after 9 samples"), on_gpu)
     assert re.fullmatch(r"GPU 3 of n .* python \(4711\)", shared)
@@ -135,7 +134,7 @@ def test_throttling_and_neighbours_make_a_run_suspect(on_gpu):
 
 
 def test_gpus_that_no_rank_ran_on_do_not_matter(on_gpu):
-    other = sample("GPU-BB-2", throttle_reasons=("hw_thermal_slowdown",), foreign_processes=("x",))
+    other = sample("GPU-BB-2", reasons=0x40, foreign_processes=("x",))
     assert doubts_of(other, on_gpu) == ()
 
 
