@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import date
 
-from harness.errors import BadRequestError, ExitCode
+from harness.errors import ExitCode
 from harness.experiment.flops import FORMULA_VERSION
 from harness.history import series
 from harness.history.record import HistoryRecord, started
@@ -23,12 +23,11 @@ from harness.nightly.values import (
     CaseMaterial,
     CaseRun,
     CaseVerdict,
-    NightRules,
 )
 from harness.records.gating import GateOptions
 from harness.records.golden import Difference, GoldenRecord, MeasuredOn, differences
 from harness.records.metrics import BY_NAME, Metrics
-from harness.records.night import Against
+from harness.records.night import Against, NightPlan
 from harness.records.run import Provenance, RunRecord
 from harness.units import utc_time
 
@@ -54,7 +53,7 @@ def _environment(where: Provenance | MeasuredOn) -> dict[str, str | None]:
 _JUDGED = (Verdict.PASS, Verdict.REGRESSION, Verdict.IMPROVEMENT)
 
 
-def judge_case(case: CaseMaterial, rules: NightRules) -> CaseVerdict:
+def judge_case(case: CaseMaterial, plan: NightPlan, accident: Accident | None = None) -> CaseVerdict:
     """Judge a case by the runs that exist so far. With more runs, the verdict may change.
 
     How runs ended comes first: a run that failed or ran out of memory decides the outcome, unless a retry replaced it.
@@ -75,12 +74,12 @@ def judge_case(case: CaseMaterial, rules: NightRules) -> CaseVerdict:
     )
     comparison: Comparison | None = None
     if verdict.counted:
-        verdict, comparison = _with_figures(verdict, case, rules)
+        verdict, comparison = _with_figures(verdict, case, plan, accident)
     outcome, reason, cause = _outcome(case, counting, comparison, verdict)
     expected = case.planned.expected if counting or case.planned.refused else None
     ended_well = bool(verdict.counted) and outcome not in ("failed", "oom")
-    is_expected, remark = expectation(expected, outcome, rules.today, ended_well=ended_well)
-    exit_code = exit_code_of(outcome, fail_on_improvement=rules.fail_on_improvement)
+    is_expected, remark = expectation(expected, outcome, started_on(plan), ended_well=ended_well)
+    exit_code = exit_code_of(outcome, fail_on_improvement=plan.fail_on_improvement)
     found = {
         "outcome": outcome,
         "exit_code": ExitCode.OK if is_expected else exit_code,
@@ -106,15 +105,17 @@ def _has_larger_peak(verdict: CaseVerdict) -> bool:
     return any(BY_NAME[finding.metric].gate == "memory" for finding in worse)
 
 
-def _with_figures(verdict: CaseVerdict, case: CaseMaterial, rules: NightRules) -> tuple[CaseVerdict, Comparison]:
+def _with_figures(
+    verdict: CaseVerdict, case: CaseMaterial, plan: NightPlan, accident: Accident | None
+) -> tuple[CaseVerdict, Comparison]:
     search, counted = case.golden, verdict.counted
     required = case.planned.is_golden_required
-    options = GateOptions(accept_differences=rules.accept_differences, require_golden=required)
+    options = GateOptions(accept_differences=plan.accept_differences, require_golden=required)
     metrics, comparison = compare_runs(counted, search, options)
     each, golden, alike = [derive(record) for record in counted], comparison.golden, comparison.likeness
     runs = list(zip(counted, each, strict=True))
-    refined = (_refined(finding, runs, metrics, golden, case, rules) for finding in comparison.findings)
-    pairs = judge_pairs(case.planned, case.pair_runs, rules.against)
+    refined = (_refined(finding, runs, metrics, golden, case, plan, accident) for finding in comparison.findings)
+    pairs = judge_pairs(case.planned, case.pair_runs, plan.against)
     unmeasured = (note for record in counted for note in record.unmeasured)
     found = {
         "findings": tuple(decided(finding, pairs, is_alone=golden is None) for finding in refined),
@@ -132,7 +133,8 @@ def _refined(
     together: Metrics,
     golden: GoldenRecord | None,
     case: CaseMaterial,
-    rules: NightRules,
+    plan: NightPlan,
+    accident: Accident | None,
 ) -> CaseFinding:
     """Return the plain gate's finding, judged over all runs where two real figures may be compared at all."""
     metric, like = BY_NAME[plain.metric], each[0][0]
@@ -147,16 +149,16 @@ def _refined(
         found = replace(found, allowed_by=allowed_by)
         return replace(found, verdict=plain.verdict, reason=plain.reason) if plain.reason else found
     reference = Reference(plain.golden, golden.metrics[metric.name].relative_spread, golden.num_runs)
-    nights = nights_of(case.history, metric.name, like, golden.promoted_at, rules.before)
+    nights = nights_of(case.history, metric.name, like, golden.promoted_at, plan.started_at)
     confirming = {run.record.run_id for run in case.runs if run.record and run.purpose == "confirm"}
     sides: tuple[list[float], list[float]] = ([], [])
     for (record, _), value in zip(each, values, strict=True):
         if value is not None:
             sides[record.run_id in confirming].append(value)
-    return judge_time(metric, sides, reference, nights, threshold, rules.accident, allowed_by=allowed_by)
+    return judge_time(metric, sides, reference, nights, threshold, accident, allowed_by=allowed_by)
 
 
-def worst_accident(cases: Sequence[CaseMaterial], before: str | None) -> Accident | None:
+def worst_accident(cases: Sequence[CaseMaterial], before: str) -> Accident | None:
     """Return the worst single night that any of the cases had lately, by its throughput."""
     metric, worst = BY_NAME[SPEED], None
     for case in cases:
@@ -192,15 +194,13 @@ _MEASURED = ("pass", "improvement", "inconclusive", "regression")
 """Outcomes of nights that measured something."""
 
 
-def nights_of(
-    history: Sequence[HistoryRecord], metric: str, like: RunRecord, since: str, before: str | None
-) -> list[Night]:
+def nights_of(history: Sequence[HistoryRecord], metric: str, like: RunRecord, since: str, before: str) -> list[Night]:
     """Return the nights that measured ``metric`` with the settings, device and software of ``like``, oldest first.
 
     Only runs that ended well and are not suspect count. ``since``: when the golden was promoted. ``before``: when
     tonight began (UTC ISO-8601, None: no limit).
     """
-    end, promoted = (None if before is None else _moment(before)), _moment(since)
+    end, promoted = utc_time(before), utc_time(since)
     measured = [
         record
         for record in sorted(history, key=started)
@@ -209,7 +209,7 @@ def nights_of(
         and not record.suspect
         and record.outcome in _MEASURED
         and _is_like(record, like)
-        and (end is None or started(record) < end)
+        and started(record) < end
         and (figure := record.metrics.get(metric)) is not None
         and figure.value > 0
     ]
@@ -230,9 +230,6 @@ def _is_like(record: HistoryRecord, like: RunRecord) -> bool:
     )
 
 
-def _moment(text: str) -> datetime:
-    """Read a time, in UTC unless it names a zone. BadRequestError for anything else."""
-    try:
-        return utc_time(text)
-    except ValueError as error:
-        raise BadRequestError(f"{text!r}: not an ISO-8601 time") from error
+def started_on(plan: NightPlan) -> date:
+    """Return the day (UTC) on which the night began: judged again later, it expects what it expected then."""
+    return utc_time(plan.started_at).date()

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, date, datetime
 from pathlib import Path
 from statistics import median
 
@@ -15,7 +14,7 @@ from harness.nightly.case import judge_case, suspected, worst_accident
 from harness.nightly.outcome import case_runs
 from harness.nightly.outlook import CaseOutlook
 from harness.nightly.rule import UNCONFIRMED
-from harness.nightly.values import SPEED, CaseMaterial, CaseVerdict, NightVerdict, SharedChange, rules_of
+from harness.nightly.values import SPEED, CaseMaterial, CaseVerdict, NightVerdict, SharedChange
 from harness.nightly.words import finding_of
 from harness.records.goldens import GoldenSearch, find_golden
 from harness.records.night import Case, NightCase, NightData, NightPlan
@@ -30,7 +29,6 @@ def judge_night(
     plan: NightPlan,
     cases: Sequence[CaseMaterial],
     *,
-    today: date,
     finished_at: str = "",
     num_due: int = 0,
 ) -> NightVerdict:
@@ -39,9 +37,8 @@ def judge_night(
     The exit code is the worst case's: 3 failed, 4 out of memory, 5 regression, 6 inconclusive (also where runs are
     still due), 7 improvement if asked for, else 0. An expected outcome counts as a pass.
     """
-    rules = rules_of(plan, today)
-    rules = replace(rules, accident=worst_accident(cases, rules.before))
-    verdicts = tuple(judge_case(case, rules) for case in cases)
+    accident = worst_accident(cases, plan.started_at)
+    verdicts = tuple(judge_case(case, plan, accident) for case in cases)
     outcomes: set[Outcome] = {"pass", *(verdict.outcome for verdict in verdicts if not verdict.is_expected)}
     if num_due:
         outcomes.add("inconclusive")
@@ -81,9 +78,8 @@ class NightJudge:
 
     def suspicion(self, case: NightCase) -> str:
         """Say why the case looks like a regression. Its pairs do not count: they may still be running."""
-        rules = rules_of(self.plan, _day_of(self.plan))
-        verdict = judge_case(replace(self.material(case), pair_runs=()), rules)
-        if not suspected(verdict, rules.against):
+        verdict = judge_case(replace(self.material(case), pair_runs=()), self.plan)
+        if not suspected(verdict, self.plan.against):
             return ""
         return verdict.reason.replace(f": {UNCONFIRMED}", "") or "worse than its golden, perhaps by chance"
 
@@ -93,7 +89,6 @@ class NightJudge:
             data.night_dir,
             data.plan,
             [self.material(case) for case in data.cases],
-            today=_day_of(data.plan),
             finished_at=next((event.time for event in reversed(data.events) if event.kind == "finished"), utc_now()),
             num_due=num_due,
         )
@@ -117,11 +112,6 @@ def golden_of(spec: ExperimentSpec, sources: dict[str, str], golden_dir: str | N
         return find_golden(spec, Path(golden_dir) if golden_dir else None, sources)
     except BadRequestError as error:
         return GoldenSearch(None, None, error.message, is_damaged=True)
-
-
-def _day_of(plan: NightPlan) -> date:
-    """Return the day (UTC) on which the night began: judged again later, it expects what it expected then."""
-    return datetime.fromisoformat(plan.started_at).astimezone(UTC).date()
 
 
 def outlook(plan: NightPlan, results: Path) -> tuple[CaseOutlook, ...]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import date
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -14,7 +13,7 @@ from harness.records.batches import Purpose
 from harness.records.golden import Difference
 from harness.records.goldens import GoldenSearch
 from harness.records.metrics import Metrics
-from harness.records.night import Against, Case, ExpectedFailureRecord, NightPlan, NightRun
+from harness.records.night import Case, ExpectedFailureRecord, NightPlan, NightRun
 from harness.records.run import RunRecord, Status
 from harness.show.json import Document, Shown, Text, at
 from harness.units import format_percent
@@ -240,31 +239,3 @@ class CaseMaterial:
     golden: GoldenSearch
     history: Sequence[HistoryRecord] = ()
     pair_runs: Sequence[CaseRun] = ()
-
-
-@dataclass(frozen=True)
-class NightRules:
-    """How strictly to judge. ``today``: the day (UTC) that decides whether a failure is still expected.
-
-    ``before``: UTC ISO-8601; history counts up to there, so that a night that is judged again later says the same.
-    ``against``: the old build, if suspicious cases run pairs with it. ``accident``: the worst single night of a case of
-    the suite lately.
-    """
-
-    today: date
-    before: str | None = None
-    accept_differences: tuple[str, ...] = ()
-    fail_on_improvement: bool = False
-    against: Against | None = None
-    accident: Accident | None = None
-
-
-def rules_of(plan: NightPlan, today: date) -> NightRules:
-    """Return the rules of a planned night."""
-    return NightRules(
-        today=today,
-        before=plan.started_at,
-        accept_differences=plan.accept_differences,
-        fail_on_improvement=plan.fail_on_improvement,
-        against=plan.against,
-    )

@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import replace
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,15 @@ from harness.errors import ExitCode
 from harness.history.record import HistoryFigure, Occasion, history_record
 from harness.judge.derive import derive
 from harness.nightly.case import judge_case, suspected, worst_accident
-from harness.nightly.values import CaseMaterial, CaseRun, NightRules
+from harness.nightly.values import CaseMaterial, CaseRun
 from harness.nightly.words import answer, threshold_text
 from harness.records.batches import Build
 from harness.records.goldens import GoldenSearch
 from harness.records.night import Against, ExpectedFailureRecord, PlannedCase, RefusedCase
 from harness.records.rank import Failure, MemoryRecord
+from tests.nightly.night_recordings import plan_of
 
-RULES = NightRules(today=date(2026, 2, 1))
+RULES = plan_of()
 SHAPE = (1.0, 1.005, 0.995, 1.002, 0.998)
 
 
@@ -109,7 +109,7 @@ def test_the_nights_of_history_take_part_and_the_median_of_the_runs_is_judged(ca
 )  # fmt: skip
 def test_only_nights_that_measured_the_same_before_tonight_take_part(case, nights, changes):
     others = [each.model_copy(update=changes) for each in nights[:5]]
-    rules = replace(RULES, before="2026-02-28T00:00:00Z")
+    rules = plan_of(started_at="2026-02-28T00:00:00Z")
     assert finding(judge_case(case(history=[*others, *nights[5:]]), rules)).evidence.num_nights == 19
 
 
@@ -142,8 +142,10 @@ def test_an_accident_of_any_case_is_found_in_its_history(case, nights, make_reco
         return case(history=[*nights, record])
 
     calm, shaken = case(history=nights), after(1.4)
-    assert worst_accident([calm], None) is None
-    assert worst_accident([calm, after(1.2), shaken, after(1.2)], None).change == pytest.approx(1 / 1.4 - 1, abs=0.01)
+    assert worst_accident([calm], RULES.started_at) is None
+    assert worst_accident([calm, after(1.2), shaken, after(1.2)], RULES.started_at).change == pytest.approx(
+        1 / 1.4 - 1, abs=0.01
+    )
     assert worst_accident([shaken], "2026-01-10T00:00:00Z") is None
 
 
@@ -194,7 +196,7 @@ def test_a_build_that_recomputes_something_else_is_a_regression_by_itself(case, 
 def test_other_software_is_inconclusive_unless_accepted_and_drift_either_way(case):
     other = {"per_run": {"provenance": {"driver_version": "999.0"}}}
     blocked = judge_case(case(**other), RULES)
-    accepting = NightRules(today=RULES.today, accept_differences=("driver_version", "model.moe.moe_router_topk"))
+    accepting = plan_of(accept_differences=("driver_version", "model.moe.moe_router_topk"))
     accepted = judge_case(case(**other), accepting)
     assert (blocked.outcome, accepted.outcome) == ("inconclusive", "pass")
     assert [d.text for d in blocked.drift] == ["driver_version: golden 550.54.15, here 999.0"]

@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import replace
-from datetime import date
 from pathlib import Path
 
 import pytest
@@ -17,8 +16,6 @@ from harness.nightly.words import answer
 from harness.records.goldens import GoldenSearch
 from harness.records.night import ExpectedFailureRecord, PlannedCase, RefusedCase
 from tests.nightly.night_recordings import plan_of
-
-TODAY = date(2026, 2, 1)
 
 
 @pytest.fixture(name="material")
@@ -42,9 +39,7 @@ def _material(make_spec, make_record, make_golden):
 
 
 def judge(cases, num_due=0, **changes):
-    return judge_night(
-        Path("night"), plan_of(*(c.planned for c in cases), **changes), cases, today=TODAY, num_due=num_due
-    )
+    return judge_night(Path("night"), plan_of(*(c.planned for c in cases), **changes), cases, num_due=num_due)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """What a night says before and while it runs: the table of a dry run, what is refused, how to go on, what is kept."""
 
-from datetime import date
 from pathlib import Path
 
 import pytest
@@ -107,7 +106,7 @@ def _verdict(case, make_record):
         ]
         runs = [CaseRun(number, "repeat", "", Path("runs"), record) for number, record in enumerate(records)]
         material = CaseMaterial(planned, runs, GoldenSearch(None, None))
-        judged = judge_night(Path("nights/x"), plan_of(planned), [material], today=date(2026, 2, 1), num_due=num_due)
+        judged = judge_night(Path("nights/x"), plan_of(planned), [material], num_due=num_due)
         return judged.model_copy(update={"finished_at": "2026-02-01T04:00:00Z"})
 
     return build
