@@ -111,12 +111,11 @@ class ForeignAnswer(Document):
     """``mbr-perf compare LOG B --json``, in s, TFLOP/s/GPU, bytes. ``provisional``: the side that ends early."""
 
     # is_growing: the job may still write its log, because neither its end nor a failure is in it.
-    read: ForeignLog = Field(exclude=True)
     judged: ForeignComparison = Field(exclude=True)
     is_growing: bool = Field(default=False, exclude=True)
     outcome: Outcome
     exit_code: int
-    log: Log = at("read")
+    log: Log = at("judged", "log")
     comparison: tuple[Finding, ...] = at("judged", "comparison", "findings")
     golden: UsedFile = at("judged", "golden")
     window: Window = at("judged", "window")
@@ -140,15 +139,14 @@ def compare_foreign(request: ForeignRequest) -> ForeignAnswer:
         judged = replace(judged, settings=_differing(log, golden.log))
     verdict = comparison_outcome(judged.comparison, fail_on_improvement=request.fail_on_improvement)
     is_growing = found is None and bool(log.truncated or not log.iterations)
-    return answer_of(log, judged, verdict, is_growing=is_growing)
+    return answer_of(judged, verdict, is_growing=is_growing)
 
 
 def answer_of(
-    log: ForeignLog, judged: ForeignComparison, verdict: tuple[Outcome, ExitCode], *, is_growing: bool = False
+    judged: ForeignComparison, verdict: tuple[Outcome, ExitCode], *, is_growing: bool = False
 ) -> ForeignAnswer:
     """Return the answer. ``is_growing``: the job may still write its log."""
-    found = {"read": log, "judged": judged, "outcome": verdict[0], "exit_code": verdict[1], "is_growing": is_growing}
-    return ForeignAnswer.of(judged, **found)
+    return ForeignAnswer.of(judged, judged=judged, outcome=verdict[0], exit_code=verdict[1], is_growing=is_growing)
 
 
 def _golden(side: Side) -> ForeignGolden:

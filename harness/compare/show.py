@@ -31,7 +31,7 @@ _MOST_SETTINGS = 6
 
 def foreign_page(answer: ForeignAnswer) -> Page:
     """Return the verdict with the changes of time and peak, the findings, the reasons and what was read."""
-    log, judged = answer.read, answer.judged
+    judged, log = answer.judged, answer.judged.log
     shown = [f for f in judged.comparison.findings if f.golden is not None or f.verdict is not Verdict.NOT_GATED]
     stated = " ".join(finding.reason for finding in shown)
     why = ((f.reason, SHOWN[f.metric].title) for f in shown if f.reason and f.verdict is not Verdict.NOT_GATED)

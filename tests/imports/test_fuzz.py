@@ -60,7 +60,7 @@ def answered(log, golden):
     """Compare, and check that the answer is strict JSON."""
     judged = judge_log(log, golden, WindowOptions(), OF_BRIDGE)
     verdict = comparison_outcome(judged.comparison)
-    answer = answer_of(log, judged, verdict)
+    answer = answer_of(judged, verdict)
     json.loads(report_json.text(answer))
     piped(foreign_page(answer))
 
