@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
-from harness.bisect import MAX_RUNS
+from harness.bisect import LEAST_RUNS, MAX_RUNS, MOST_RUNS
 from harness.cli.commands import takes
 from harness.cli.options import Json, Results, option, options
 
@@ -28,7 +28,8 @@ class BisectOptions:
                                                "pyproject.toml).")] = None
     metric: Annotated[str | None, option("NAME", "recompute, memory, work (by tracing) or time. Default: what "
                                                  "differs in a trace, else time.")] = None
-    max_runs: Annotated[int | None, option("N", f"End undecided after N runs of a bisect by time ({MAX_RUNS}).")] = None
+    max_runs: Annotated[int | None, typer.Option(metavar="N", min=LEAST_RUNS, max=MOST_RUNS,
+        help=f"End undecided after N runs of a bisect by time ({MAX_RUNS}).")] = None
     recipes_dir: Annotated[Path | None, option("DIR", "Directory of recipe families and of suites/.")] = None
     resume: Annotated[str | None, option("BISECT", "Continue: its folder or the start of its id.")] = None
     results_dir: Results = None

@@ -9,10 +9,10 @@ from statistics import fmean
 
 from harness.batch.batch import stamp
 from harness.batch.engine import begun, holding
-from harness.bisect import MAX_RUNS, MOST_RUNS
+from harness.bisect import MAX_RUNS
 from harness.bisect.measuring import Bench, StoppedError, require_time
 from harness.bisect.revisions import changed_lines, find_revisions
-from harness.bisect.search import ENDS, SAME, Found, Measure, Step, Undecided, next_run, next_trace, usual_number
+from harness.bisect.search import SAME, Found, Measure, Step, Undecided, next_run, next_trace, usual_number
 from harness.bisect.show import bisect_page
 from harness.bisect.values import TRACED, BisectAnswer, BisectPlan, Measured, Metric, Side, Skipped, of_kind
 from harness.errors import BadRequestError, ExitCode, Problems, RunFailedError, nearest, raise_all
@@ -66,7 +66,6 @@ def start_bisect(request: BisectRequest) -> BisectAnswer:
 
 def resume_bisect(reference: str, results: Path | None, max_runs: int | None) -> BisectAnswer:
     """Continue from the folder; ``max_runs`` replaces the plan's. BadRequestError: of something else, or at work."""
-    _require_runs(max_runs)
     folder = BISECT_FOLDERS.folder_of(reference, results).absolute()
     with holding(folder, "bisect"):
         plan = read_document(folder / BISECT_FOLDERS.mark, BisectPlan)
@@ -75,15 +74,8 @@ def resume_bisect(reference: str, results: Path | None, max_runs: int | None) ->
         return _answered(plan, folder, this_host())
 
 
-def _require_runs(max_runs: int | None) -> None:
-    if max_runs is not None and not len(ENDS) <= max_runs <= MOST_RUNS:
-        problem = f"--max_runs {max_runs} must be {len(ENDS)} to {MOST_RUNS}"
-        raise BadRequestError(problem, remedy=f"the ends alone take {len(ENDS)} runs")
-
-
 def _plan(request: BisectRequest, host: Host) -> BisectPlan:
     problems, repo = Problems(), request.repo.expanduser().absolute()
-    problems.tried(lambda: _require_runs(request.max_runs))
     case = problems.tried(lambda: _case(request, host))
     revisions = problems.tried(lambda: find_revisions(repo, request.good, request.bad, request.pins))
     problems.raise_if_any()
