@@ -9,7 +9,7 @@ from harness.cluster.rounds import JobPerEntry, entry_job
 from harness.cluster.showing import JobDisplay
 from harness.cluster.submission import controller_of
 from harness.errors import BadRequestError, ExitCode, HarnessError
-from harness.history.record import HistoryRecord, Occasion, history_record
+from harness.history.record import Occasion, history_record
 from harness.history.store import require_sound, write_history
 from harness.judge.derive import derive
 from harness.judge.gate import status_exit_code
@@ -117,21 +117,18 @@ def _answer(night: NightBatch, judge: NightJudge, display: NightDisplay, signal:
 
 
 def keep_history(verdict: NightVerdict, results: Path) -> tuple[str, ...]:
-    """Add the runs of a night to history. Return what could not be added; that changes no verdict."""
-    records, problems = list[HistoryRecord](), list[str]()
-    for case in verdict.cases:
-        for run in case.runs:
-            if run.record is not None and run.record.status != "interrupted":
-                try:
-                    records.append(history_record(run.record, derive(run.record), _occasion(verdict, case, run)))
-                except BadRequestError as error:
-                    problems.append(f"history: {error.message}")
+    """Add the runs of a night to history. Return why they could not be added; that changes no verdict."""
+    ended = ((case, run, run.record) for case in verdict.cases for run in case.runs if run.record)
     try:
-        kept = write_history(results, records)
+        records = [
+            history_record(record, derive(record), _occasion(verdict, case, run))
+            for case, run, record in ended
+            if record.status != "interrupted"
+        ]
+        write_history(results, records)
     except HarnessError as error:
-        return (*problems, f"history: {error.message}")
-    others = [record.run_id for record, there in zip(records, kept, strict=True) if record != there]
-    return (*problems, *(f"history: has run {run_id} already, without this night" for run_id in others))
+        return (f"history: {error.message}",)
+    return ()
 
 
 def _occasion(verdict: NightVerdict, case: CaseVerdict, run: CaseRun) -> Occasion:
