@@ -192,24 +192,19 @@ def _plan(request: NightRequest, suite: Suite, drafts: Sequence[CaseDraft], host
 
 def _startable(plan: NightPlan, host: Host) -> NightPlan:
     """Return the plan with cases refused that cannot start here. BadRequestError where that leaves none."""
-    if not plan.planned:
-        each = [f"{case.name}: {case.refused}" for case in plan.cases]
-        message = "\n  ".join([f"every case of {plan.suite} is refused:", *each])
-        raise BadRequestError(message, remedy="change the suite, or choose other cases of it")
     problems = {case.name: unable(plan, case, host) for case in plan.planned}
-    found = [problem for problem in problems.values() if problem is not None]
-    if found and len(found) == len(problems):
-        # Without the remedy, which is about single runs.
-        reasons = dict.fromkeys(part.message for error in found for part in error.problems)
-        none = f"none of the {counted(len(problems), 'case')} of {plan.suite} can start on this machine:"
-        remedy = "run them where the GPUs are, or as jobs with --launcher slurm or kubeflow"
-        raise BadRequestError("\n  ".join([none, *reasons]), remedy=remedy)
     cases = [
         RefusedCase(**dict(case) | {"refused": in_one_sentence(problem)})
         if (problem := problems.get(case.name))
         else case
         for case in plan.cases
     ]
+    if all(case.refused for case in cases):
+        reasons = grouped((case.refused, case.name) for case in cases)
+        each = (f"{', '.join(names)}: {reason}" for reason, names in reasons.items())
+        message = "\n  ".join([f"no case of {plan.suite} can start here:", *each])
+        remedy = "change the suite, choose other cases, or run them where their GPUs are (--launcher slurm or kubeflow)"
+        raise BadRequestError(message, remedy=remedy)
     return plan.model_copy(update={"cases": tuple(cases)})
 
 
