@@ -129,12 +129,5 @@ def _outlook(plan: NightPlan, case: Case, results: Path) -> CaseOutlook:
         golden_path=golden.path if golden.golden else None,
         no_golden=golden.note,
         is_golden_damaged=golden.is_damaged,
-        last=_last(runs, plan.suite, case.name),
+        last=next(reversed(runs), None),
     )
-
-
-def _last(runs: Sequence[HistoryRecord], suite: str, case: str) -> HistoryRecord | None:
-    """Return the newest run of this suite's case, else outside suites; ignores other cases with the same settings."""
-    own = [run for run in runs if (run.suite, run.suite_case) == (suite, case)]
-    outside = [run for run in runs if not run.suite_case]
-    return next(reversed(own or outside), None)

@@ -30,8 +30,8 @@ class LastRun(Shown):
 class CaseOutlook(Shown):
     """A planned case before it runs. ``rules``: those that refuse it.
 
-    ``no_golden``: why there is none, why it cannot be read, or that its recipe point has changed since. ``last``: its
-    newest run in history, or that of the same settings outside suites.
+    ``no_golden``: why there is none, why it cannot be read, or that its recipe point has changed since. ``last``: the
+    newest run of these settings in history.
     """
 
     case: Case = Field(exclude=True)
@@ -85,11 +85,6 @@ def _is_unusable(item: CaseOutlook) -> bool:
     return state in ("damaged", "changed") or (state == "no" and item.case.is_golden_required)
 
 
-def _last(item: CaseOutlook) -> str:
-    outside = "" if item.last and item.last.suite_case else " (outside suites)"
-    return f"{item.last.outcome} {item.last.started_at[:10]}{outside}" if item.last else ABSENT
-
-
 def _would_run(case: Case) -> str:
     until = f", expected {case.expected.outcome} until {case.expected.until}" if case.expected else ""
     return counted(case.repeats, "run") + until
@@ -104,7 +99,10 @@ _COLUMNS: Sequence[tuple[Column, Callable[[CaseOutlook], str]]] = (
         lambda item: format_bytes(item.prediction.peak_bytes) if item.prediction else ABSENT,
     ),
     (Column("Golden", drop=2), _golden),
-    (Column("Last run", drop=3), _last),
+    (
+        Column("Last run", drop=3),
+        lambda item: f"{item.last.outcome} {item.last.started_at[:10]}" if item.last else ABSENT,
+    ),
     (Column("Would run"), lambda item: _would_run(item.case)),
 )
 

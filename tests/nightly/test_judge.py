@@ -112,13 +112,8 @@ def _last(tmp_path, make_spec, make_kept):
     return found
 
 
-def test_the_last_run_of_a_case_is_its_own_newest_although_others_ran_later(last):
-    later = (("nightly", "other"), ("weekly", "dense"), ("", ""))
-    assert last(("nightly", "dense"), ("nightly", "dense"), *later) == "run0001"
-
-
-def test_a_case_that_never_ran_has_the_newest_run_outside_of_suites_for_its_last(last):
-    assert last(("", ""), ("", ""), ("nightly", "other")) == "run0001"
+def test_the_last_run_of_a_case_is_the_newest_of_its_settings(last):
+    assert last(("nightly", "dense"), ("nightly", "other"), ("", "")) == "run0002"
 
 
 def test_most_cases_slower_at_once_are_one_finding_in_doubt_until_one_is_red(material):

@@ -56,7 +56,7 @@ def test_a_case_is_shown_with_its_peak_its_golden_its_last_run_and_what_would_ru
         "32 h100", "3.00 GiB", "yes", "pass 2026-01-01", "1 run",
     ]  # fmt: skip
     assert row_of(outlook(case(repeats=2), None, ABSENT, make_kept())) == [
-        "32 h100", "-", "no", "ok 2026-01-01 (outside suites)", "2 runs",
+        "32 h100", "-", "no", "ok 2026-01-01", "2 runs",
     ]  # fmt: skip
     assert row_of(outlook(case(repeats=3, expected=expected), GOLDEN, "changed", None)) == [
         "32 h100", "-", "changed", "-", "3 runs, expected oom until 2026-03-01",
