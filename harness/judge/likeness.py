@@ -72,27 +72,17 @@ def likeness(
     reference = "reference" if is_reference_run(golden) else "golden"
     unstated = [d.name for d in found if golden.kind == "external" and d.before is None]
     differences = tuple(
-        replace(d, accepted=d.name != _ENGINE and any(_covers(name, d.name) for name in accept), reference=reference)
-        for d in found
-        if d.name not in unstated
+        replace(d, accepted=_accepts(accept, d.name), reference=reference) for d in found if d.name not in unstated
     )
-    rows = (
-        (f"the {reference} does not state", unstated),
-        (
-            f"options of the run set values that the {reference} does not state",
-            unstated_options(golden, record.spec, record.sources),
-        ),
-    )
-    caveats = (f"{label}: {', '.join(names)}" for label, names in rows if names)
+    unstated += unstated_options(golden, record.spec, record.sources)
+    caveats = [f"the {reference} does not state: {', '.join(unstated)}"] if unstated else []
     return Likeness(differences, (*golden.caveats, *caveats))
 
 
 def is_for(golden: GoldenRecord, record: RunRecord, accept: Sequence[str] = ()) -> bool:
     """Return whether ``golden`` has the settings of ``record``, except for differences in ``accept``."""
-    return all(
-        found.name != _ENGINE and any(_covers(name, found.name) for name in accept)
-        for found in setting_differences(golden, record.spec, record.fingerprint)
-    )
+    found = setting_differences(golden, record.spec, record.fingerprint)
+    return all(_accepts(accept, each.name) for each in found)
 
 
 def _environment(record: RunRecord, golden: GoldenRecord) -> Iterable[Difference]:
@@ -123,8 +113,11 @@ def _clock(clocks: RunClocks | None, golden: GoldenRecord) -> Iterable[Differenc
         yield Difference(SM_CLOCK, f"{there:.0f} MHz", f"{here:.0f} MHz", kinds=TIME_ONLY)
 
 
-def _covers(name: str, difference: str) -> bool:
-    return difference == name or difference.startswith(f"{name}.") or difference in GROUPS.get(name, ())
+def _accepts(accept: Sequence[str], difference: str) -> bool:
+    names = (name for name in accept if difference != _ENGINE)
+    return any(
+        difference == name or difference.startswith(f"{name}.") or difference in GROUPS.get(name, ()) for name in names
+    )
 
 
 def impossible_names(accept: Sequence[str]) -> list[BadRequestError]:

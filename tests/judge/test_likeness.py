@@ -136,9 +136,9 @@ def test_what_options_set_and_an_external_golden_does_not_state_is_a_caveat(make
     record = make_record(spec=make_spec(gpu="h100", ddp={"bucket_size": 1000}), sources=sources)
     golden = external(make_record, make_golden, spec={"batch": {"micro_batch_size": 1}})
     named = "ddp.bucket_size, env.A, kernels.tp_comm_overlap_cfg, measure.seed"
-    assert any(caveat.endswith(f": {named}") for caveat in likeness(record, golden).caveats)
+    assert any(caveat.endswith(named) for caveat in likeness(record, golden).caveats)
     complete = make_golden(make_record(spec=make_spec(gpu="h100")), VALUES)
-    assert not any("options" in caveat for caveat in likeness(record, complete).caveats)
+    assert not any("does not state" in caveat for caveat in likeness(record, complete).caveats)
 
 
 def test_module_order_is_no_difference(make_spec, make_record, make_golden):
