@@ -25,8 +25,8 @@ _PATIENCE_S = 30.0
 _WRONG_CLOCKS = timedelta(hours=1)
 _TABLE = """CREATE TABLE IF NOT EXISTS runs (
   run_id TEXT PRIMARY KEY, name TEXT, fingerprint TEXT, started REAL, record TEXT)"""
-_SOME = "SELECT run_id, record FROM runs WHERE ifnull(?, fingerprint) = fingerprint"
-_OF_ALL, _OF_CASE = f"{_SOME} ORDER BY started, run_id", f"{_SOME} AND name = ? ORDER BY started, run_id"
+_QUERY = """SELECT run_id, record FROM runs
+  WHERE ifnull(?, name) = name AND ifnull(?, fingerprint) = fingerprint ORDER BY started, run_id"""
 _REMEDY = "see that disk, quota and permissions allow it, or name another folder with --results_dir"
 
 
@@ -96,7 +96,6 @@ def write_history(
     with _only_writer(path.with_suffix(".lock"), patience_s), _opened(path, "rwc", patience_s) as base:
         base.execute("BEGIN IMMEDIATE")
         base.execute(_TABLE)
-        base.execute("CREATE INDEX IF NOT EXISTS by_name ON runs (name)")
         base.executemany("INSERT OR IGNORE INTO runs VALUES (?, ?, ?, ?, ?)", rows)
         found = [base.execute("SELECT run_id, record FROM runs WHERE run_id = ?", row[:1]).fetchone() for row in rows]
         base.execute("COMMIT")
@@ -147,9 +146,8 @@ def survey_history(
     path, notes = history_file(results), list[str]()
     if _is_empty(path):
         return HistoryReading(())
-    query, of_case = (_OF_ALL, ()) if case is None else (_OF_CASE, (case,))
     with _opened(path, "ro", patience_s) as base:
-        rows = base.execute(query, (fingerprint, *of_case)).fetchall()
+        rows = base.execute(_QUERY, (case, fingerprint)).fetchall()
     found, latest = list[HistoryRecord](), datetime.now(UTC) + _WRONG_CLOCKS
     for run_id, text in rows:
         try:
