@@ -61,14 +61,6 @@ def num_virtual_stages(parallelism: ParallelismSpec) -> int:
     return chunks_of_layout(parallelism.pipeline_model_parallel_layout, parallelism.pipeline_model_parallel_size)
 
 
-def chunks_that_fit(num_layers: int, parallelism: ParallelismSpec) -> str:
-    """Return the largest -vp, or -pp, with a layer for every chunk but the last; empty if the request has no more."""
-    pp, most = parallelism.pipeline_model_parallel_size, num_layers + 1
-    if pp * parallelism.num_virtual_stages <= most:
-        return ""
-    return f"-vp {most // pp if most // pp > 1 else 'none'}" if pp <= most else f"at most -pp {most}"
-
-
 def _has_uneven_ends(par: ParallelismSpec) -> bool:
     return par.num_layers_in_first_pipeline_stage is not None or par.num_layers_in_last_pipeline_stage is not None
 
@@ -106,11 +98,9 @@ def _cut_evenly(model: ModelSpec, par: ParallelismSpec) -> list[list[int]]:
 def _uneven_stages(num_layers: int, extra: int, par: ParallelismSpec) -> LayoutError:
     pp = par.pipeline_model_parallel_size
     if not extra:
-        vp, fits = par.num_virtual_stages, chunks_that_fit(num_layers, par)
-        many = f"PP {pp} x VP {vp} makes {pp * vp} chunks, more than {num_layers} layers"
         return LayoutError(
             "P08",
-            many if fits else f"num_layers {num_layers} is not a multiple of pipeline_model_parallel_size {pp}",
+            f"num_layers {num_layers} is not a multiple of pipeline_model_parallel_size {pp}",
             "num_layers should be divisible by pipeline_model_parallel_size",
             f"num_layers={num_layers} should be divisible by config.pipeline_model_parallel_size={pp}",
         )

@@ -8,7 +8,7 @@ from harness.errors import Problems
 from harness.experiment.balanced_layout import balanced_layout
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import GPUS
-from harness.experiment.layout import chunks_that_fit, layout_problem, num_virtual_stages
+from harness.experiment.layout import layout_problem, num_virtual_stages
 from harness.experiment.layout_text import LayoutSyntaxError
 from harness.experiment.software import ALLOCATOR_NAMES
 from harness.records.reading import PlainValue
@@ -190,10 +190,8 @@ def _follow_stages(layer: Layer, spec: ExperimentSpec, _choice: Choice) -> _Foll
     stays = isinstance(problem.__cause__, LayoutSyntaxError) if problem else interleaves or num_virtual_stages(p) == 1
     if not text or not given or _given(layer, _LAYOUT) or stays:
         return {}, ""
-    new, fits = balanced_layout(spec), chunks_that_fit(spec.model.num_layers, p)
-    shown = new or (f"none ({fits} fits)" if fits else "even")
-    why = " ".join(f"{_SPLIT[path]} {layer[path].value or 'none'}" for path in given)
-    return {_LAYOUT: Setting(new, layer[given[0]].source)}, f"{LAID_OUT}: {shown} instead of {text} ({why})"
+    new, why = balanced_layout(spec), " ".join(f"{_SPLIT[path]} {layer[path].value or 'none'}" for path in given)
+    return {_LAYOUT: Setting(new, layer[given[0]].source)}, f"{LAID_OUT}: {new or 'even'} instead of {text} ({why})"
 
 
 def _follow_vp(layer: Layer, spec: ExperimentSpec, _choice: Choice) -> _Followed:

@@ -1,10 +1,7 @@
 import pytest
 
 from harness.errors import ManyProblemsError
-from harness.experiment.layout import layout_problem
-from harness.experiment.rules.check import check
-from harness.experiment.software import Software
-from harness.resolve.recipe import LAID_OUT, NO_EFFECT, Request
+from harness.resolve.recipe import NO_EFFECT, Request
 from harness.resolve.resolve import resolve, resolve_recipe
 from tests.commands import refused
 
@@ -226,16 +223,6 @@ def test_a_layout_that_nobody_can_read_stays_for_the_rules(load):
     recipe = load(("tensor_model_parallel_size: 2}", "pipeline_model_parallel_layout: 'E(t|L'}"))
     cut = resolve_recipe(recipe, ask(pipeline_model_parallel_size=4)).spec.parallelism
     assert cut.pipeline_model_parallel_layout == "E(t|L"
-
-
-@pytest.mark.parametrize(("pp", "vp", "fits"), [(None, 8, "-vp 7"), (32, 2, "-vp none"), (64, "none", "-pp 62")])
-def test_what_fits_is_named_where_there_are_more_chunks_than_layers(pp, vp, fits):
-    stages = {"pipeline_model_parallel_size": pp, "virtual_pipeline_model_parallel_size": vp}
-    found = resolve(ask(model_recipe_name="deepseek_v3", **stages))
-    problem = layout_problem(found.spec.model, found.spec.parallelism)
-    texts = [each.fix for each in check(found.spec, Software()) if each.id == "P08"]
-    texts += [note for note in found.notes if note.startswith(LAID_OUT)]
-    assert (problem.rule, [fits in text for text in texts]) == ("P08", [True, True])
 
 
 def test_what_has_no_effect_any_more_is_dropped_with_a_note():

@@ -30,7 +30,7 @@ def _checkpoint_without_gradient(s: Situation) -> Values | None:
     """Return a checkpoint in the first layer whose input requires no gradient, though an adapter stands behind it."""
     targets, acting = {*_targets(s)}, set(s.effective.modules if s.effective else ())
     found = set[str]()
-    if targets <= {"linear_fc1", "linear_fc2"}:
+    if targets and targets <= {"linear_fc1", "linear_fc2"}:
         found = {"mlp", "moe", "layernorm"} | ({"moe_act"} if "linear_fc1" not in targets else set())
     elif "linear_qkv" in targets and not s.uses_te:
         found = {"layernorm"}
@@ -38,7 +38,7 @@ def _checkpoint_without_gradient(s: Situation) -> Values | None:
 
 
 RULES = (
-    Rule("LORA01", "error", lambda s: s.spec.task != "peft",
+    Rule("LORA01", "error", lambda s: s.spec.peft is not None and s.spec.task != "peft",
          "peft is set, but task {s.spec.task} trains all weights",
          "use --task peft, or drop the peft settings",
          "mbr-perf", "harness"),
@@ -54,7 +54,7 @@ RULES = (
          "no layer has a linear_qkv: it gets no adapter",
          "drop linear_qkv from peft.target_modules",
          "Megatron-Bridge peft/module_matcher.py", "source"),
-    Rule("LORA05", "error", lambda s: s.spec.ddp.use_megatron_fsdp,
+    Rule("LORA05", "error", lambda s: s.spec.peft is not None and s.spec.ddp.use_megatron_fsdp,
          "mbr-perf does not train adapters under Megatron-FSDP",
          "use ddp.use_megatron_fsdp=false",
          "mbr-perf", "harness"),

@@ -1,7 +1,4 @@
-"""Rules for attention with sliding windows, sinks and gates, and for gated delta nets in its place.
-
-:func:`harness.experiment.rules.check.applicable` leaves them out for models with none of these.
-"""
+"""Rules for attention with sliding windows, sinks and gates, and for gated delta nets in its place."""
 
 from harness.experiment.model import LinearAttentionModel
 from harness.experiment.rules.rule import CONFIG, Predicate, Rule, Situation, Values

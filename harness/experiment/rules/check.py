@@ -1,10 +1,10 @@
 """Judges a situation by all rules."""
 
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
 
-from harness.errors import BadRequestError, closest, raise_all
+from harness.errors import BadRequestError, nearest, raise_all
 from harness.experiment.effective import settled_implementation
-from harness.experiment.experiment import ExperimentSpec, OffloadSpec
+from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.recompute import FullRecompute, policy_of_layer
 from harness.experiment.recompute_plan import FULL, PlannedRecompute
 from harness.experiment.rules import (
@@ -22,40 +22,31 @@ from harness.experiment.rules import (
 from harness.experiment.rules.rule import SEVERITIES, Finding, Launcher, Rule, Situation
 from harness.experiment.software import Software
 
-
-def _has_special_attention(s: Situation) -> bool:
-    model = s.spec.model
-    special = model.window_size or model.linear_attention or model.attention_output_gate
-    return bool(special or model.qk_l2_norm or model.no_rope_freq) or model.softmax_type != "vanilla"
-
-
-# The rows in the order of findings, each with the situations that some of them may fit.
-_TABLES: tuple[tuple[tuple[Rule, ...], Callable[[Situation], bool]], ...] = (
-    ((*recompute.EFFECT, *recompute.RULES), lambda _: True),
-    (offload.RULES, lambda s: s.spec.offload != OffloadSpec()),
-    (precision.RULES, lambda s: s.quantized or not s.gpu.is_cpu),
-    (cuda_graph.RULES, lambda s: s.graph.impl != "none" or bool(s.graph.scope)),
-    (parallel.RULES, lambda _: True),
-    (experts.RULES, lambda s: s.moe is not None),
-    (attention.RULES, _has_special_attention),
-    (optimizer.RULES, lambda _: True),
-    (adapters.RULES, lambda s: s.spec.peft is not None),
-    (precision.USER_BUFFERS, lambda s: s.spec.kernels.tp_comm_overlap),
-    ((*machine.ENVIRONMENT, *recompute.DEFECTS, *machine.RUN_RULES), lambda _: True),
-    (machine.CPU_RULES, lambda s: s.gpu.is_cpu and s.spec.engine is None),
+_ON_EVERY_DEVICE: tuple[Rule, ...] = (
+    *recompute.EFFECT,
+    *recompute.RULES,
+    *offload.RULES,
+    *precision.RULES,
+    *cuda_graph.RULES,
+    *parallel.RULES,
+    *experts.RULES,
+    *attention.RULES,
+    *optimizer.RULES,
+    *adapters.RULES,
+    *precision.USER_BUFFERS,
+    *machine.ENVIRONMENT,
+    *recompute.DEFECTS,
+    *machine.RUN_RULES,
 )
-RULES: tuple[Rule, ...] = tuple(row for rows, _ in _TABLES for row in rows)
+RULES = (*_ON_EVERY_DEVICE, *machine.CPU_RULES)
+"""The rows in the order of findings."""
 
 
-def applicable(situation: Situation) -> tuple[Rule, ...]:
-    """Return the rows to judge: of each table, unless the request has nothing that the table is about.
-
-    If the spec does not describe a job of Megatron-Bridge fully, only rows about the machine apply.
-    """
-    engine = situation.spec.engine
-    if engine is not None and engine.unsaid:
+def applicable(s: Situation) -> tuple[Rule, ...]:
+    """Return the rows to judge: only those about the machine for a job that the spec does not describe."""
+    if not s.spec.is_described:
         return machine.RUN_RULES
-    return tuple(row for table, fits in _TABLES if fits(situation) for row in table)
+    return RULES if s.gpu.is_cpu and s.spec.engine is None else _ON_EVERY_DEVICE
 
 
 _OF_MEGATRON_LM = ("V01",)
@@ -76,7 +67,10 @@ def check(
     ``force`` names errors to override; BadRequestError for an unknown id.
     """
     known = {rule.id for rule in RULES}
-    raise_all([_unknown(identifier, known) for identifier in sorted(force - known)])
+    unknown = sorted(force - known)
+    raise_all(
+        [BadRequestError(f"--force {name}: no such rule", remedy=nearest(name.upper(), known)) for name in unknown]
+    )
     findings = [
         finding
         for each in _each_setting(spec)
@@ -86,7 +80,6 @@ def check(
     ]
     findings = [*{(finding.id, finding.message): finding for finding in findings}.values()]
     findings = [_noted(finding, launcher) for finding in findings]
-    findings = parallel.one_cause(findings, Situation(spec, software, settled_implementation(spec)), force)
     findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
     return tuple(
         finding.model_copy(update={"overridden": True})
@@ -104,15 +97,6 @@ def _each_setting(spec: ExperimentSpec) -> Iterator[ExperimentSpec]:
             policy = full if setting == FULL else policy_of_layer(setting)
             yield spec.model_copy(update={"recompute": policy})
     yield spec
-
-
-def _unknown(identifier: str, known: Set[str]) -> BadRequestError:
-    near = closest(identifier.upper(), sorted(known), 3)
-    hint = f"did you mean {', '.join(near)}? " if near else ""
-    return BadRequestError(
-        f"--force {identifier}: no such rule",
-        remedy=f"{hint}`mbr-perf check` names the violated rules; `mbr-perf rules list` prints all",
-    )
 
 
 def _noted(finding: Finding, launcher: Launcher) -> Finding:

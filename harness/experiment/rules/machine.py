@@ -1,6 +1,5 @@
 """Rules for the ranks' variables, GPUs and software, and for a CPU with gloo instead of a GPU."""
 
-import math
 from collections.abc import Mapping
 
 from harness.experiment.rules.rule import ARGUMENTS, Predicate, Rule, Situation, Values
@@ -59,11 +58,6 @@ def _two_allocators(s: Situation) -> Values | None:
     return {"old": old, "new": new}
 
 
-def _layers_scaled(s: Situation) -> Values | None:
-    name = "NVTE_APPLY_QK_LAYER_SCALING"
-    return {"name": f"{name}{_origin(s, name)}"} if s.uses_te and s.env.get(name, "0") != "0" else None
-
-
 def _origin(s: Situation, name: str) -> str:
     return "" if name in s.spec.env else " (from your shell)"
 
@@ -119,11 +113,6 @@ ENVIRONMENT = (
          "unset the three NVTE_*_ATTN variables and use kernels.attention_backend",
          "models/common/language_module/language_module.py:98", "source",
          "{name} set to {found}, but expected {expected}"),
-    Rule("V10", "error", _layers_scaled,
-         "{name}: no model of mbr-perf uses it",
-         "unset it",
-         "extensions/transformer_engine.py:1179", "source",
-         "is False but environment variable NVTE_APPLY_QK_LAYER_SCALING"),
     Rule("F06", "error", _weights_offloaded,
          "offload_modules with transformer-engine 2.10 or newer needs NVTE_CPU_OFFLOAD_V1=1, or weights move too",
          "{s.export} NVTE_CPU_OFFLOAD_V1=1",
@@ -162,27 +151,6 @@ def _limit_above_device(s: Situation) -> Values | None:
     if s.gpu.is_cpu or limit is None or limit <= there:
         return None
     return {"limit": format_bytes(limit), "there": format_bytes(there)}
-
-
-def _limit_watches_what_is_measured(s: Situation) -> Values | None:
-    measure = s.spec.measure
-    if measure.memory_limit_bytes is None or measure.window[0] >= _WATCHED_STEPS:
-        return None
-    start = f"--eval_time_start_step {_WATCHED_STEPS}"
-    if measure.max_steps <= _WATCHED_STEPS:
-        start += f" with --max_steps {_WATCHED_STEPS + 1}"
-    steps = _fewest_steps(measure.skip_first_percent_time) if measure.eval_time_start_step is None else None
-    return {"ways": f"--max_steps {steps}, or {start}" if steps else start}
-
-
-def _fewest_steps(skipped: float) -> int | None:
-    """Return the fewest steps whose skipped share contains every watched step; None if no number does."""
-    if skipped == 0:
-        return None
-    steps = max(1, math.ceil(_WATCHED_STEPS / skipped) - 1)
-    while int(steps * skipped) < _WATCHED_STEPS:
-        steps += 1
-    return steps
 
 
 def _trains_muon(s: Situation) -> bool:
@@ -233,9 +201,10 @@ CPU_RULES = (
          "only grouped GEMM experts have moe_act, and they run in bf16 only",
          "use --compute_dtype bf16, or drop moe_act",
          "transformer/moe/experts.py:225", "run", "Currently GroupedMLP for MoE only supports bf16.", until="0.17"),
-    Rule("CPU17", "error", _limit_watches_what_is_measured,
+    Rule("CPU17", "error",
+         lambda s: s.spec.measure.memory_limit_bytes is not None and s.spec.measure.window[0] < _WATCHED_STEPS,
          "a memory limit slows steps 0 and 1; the request measures step {s.spec.measure.window[0]}",
-         "measure from step 2 on: {ways}",
+         "measure from step 2 on: --eval_time_start_step 2 with --max_steps 3 or more",
          "mbr-perf", "harness"),
     Rule("CPU18", "error", lambda s: s.dispatcher == "alltoall" and s.ep > 1 and s.etp > 1 and s.is_dropless,
          "EP {s.ep} with ETP {s.etp} does not work on gloo",

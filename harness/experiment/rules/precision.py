@@ -21,19 +21,6 @@ def _dotted(capability: tuple[int, int]) -> str:
     return f"{capability[0]}.{capability[1]}"
 
 
-def _moe_fp8_needs_newer_te(s: Situation) -> Values | None:
-    if s.spec.precision.peak != "fp8" or s.moe is None:
-        return None
-    found = s.software.transformer_engine
-    if s.te_before("1.7.0.dev0"):
-        text = f"Only transformer-engine>=1.7.0 supports MoE FP8 training, but your version is {found}."
-        return {"needed": "1.7", "found": found, "mcore": text}
-    if s.moe.moe_grouped_gemm and s.te_before("1.11.0"):
-        text = f"Only transformer-engine>=1.11.0 supports FP8 grouped gemm, but your version is {found}."
-        return {"needed": "1.11", "found": found, "mcore": text}
-    return None
-
-
 def _te_too_old(s: Situation) -> Values | None:
     needed = s.spec.precision.min_transformer_engine
     if needed is None or s.gpu.is_cpu:
@@ -72,10 +59,6 @@ def _shapes_do_not_fit(s: Situation) -> Values | None:
 
 
 RULES = (
-    Rule("Q07", "error", _moe_fp8_needs_newer_te,
-         "FP8 experts need transformer-engine {needed}; {found} is installed",
-         "upgrade transformer-engine",
-         f"{CONFIG}:1599", "source", "{mcore}"),
     Rule("Q10", "error", lambda s: "moe_act" in s.modules and s.quantized and not s.uses_te,
          "moe_act under {s.spec.compute_dtype} needs transformer-engine's grouped experts",
          "use kernels.transformer_impl=transformer_engine, or drop moe_act",

@@ -1,6 +1,5 @@
 """Rules for recompute that is without effect, refused, ignored or wrong for this request."""
 
-from difflib import get_close_matches
 from math import gcd
 
 from harness.experiment.modules import MODULES
@@ -50,24 +49,11 @@ EFFECT = (
 )  # fmt: skip
 
 
-def _without_grouped_experts(s: Situation) -> Values | None:
-    if "moe_act" not in s.modules or (s.moe and s.moe.moe_grouped_gemm):
-        return None
-    return {"hint": ", or set model.moe.moe_grouped_gemm" if s.moe else ": this model has no experts"}
-
-
 def _unknown_modules(s: Situation) -> Values | None:
     known = [m.name for m in MODULES.values() if not s.mcore < parse_version(m.since_mcore)]
     unknown = sorted(set(s.modules) - set(known))
-    if not unknown:
-        return None
-    near = [match for name in unknown for match in get_close_matches(name, known, n=1)]
-    return {
-        "unknown": ", ".join(unknown),
-        "listed": "{" + ", ".join(map(repr, unknown)) + "}",
-        "hint": f"did you mean {', '.join(near)}? " if near else "",
-        "known": ", ".join(known),
-    }
+    listed = "{" + ", ".join(map(repr, unknown)) + "}"
+    return {"unknown": ", ".join(unknown), "listed": listed, "known": ", ".join(known)} if unknown else None
 
 
 def _needs_save_original_input(s: Situation) -> bool:
@@ -101,16 +87,7 @@ def _uniform_does_not_divide(s: Situation) -> Values | None:
     if not s.full or s.full.method != "uniform" or not s.chunk_sizes:
         return None
     bad = sorted({size for size in s.chunk_sizes if size % s.full.num_layers})
-    if not bad:
-        return None
-    common = gcd(*s.chunk_sizes)
-    divisors = [n for n in range(1, common + 1) if common % n == 0]
-    return {"bad": bad[0], "sizes": ", ".join(map(str, bad)), "divisors": ", ".join(map(str, divisors))}
-
-
-def _inert(s: Situation, module: str) -> Values | None:
-    reason = s.effective.inert_modules.get(module) if s.effective else None
-    return {"reason": reason} if reason else None
+    return {"bad": bad[0], "sizes": ", ".join(map(str, bad)), "common": gcd(*s.chunk_sizes)} if bad else None
 
 
 def _mtp_full(s: Situation, method: str) -> bool:
@@ -131,11 +108,11 @@ RULES = (
          f"{CONFIG}:1186", "run", "distribute_saved_activations: True must be false"),
     Rule("R07", "error", _unknown_modules,
          "recompute_modules {unknown}: megatron-core {s.mcore_name} has no such module",
-         "{hint}known: {known}",
+         "use some of {known}",
          f"{CONFIG}:1196", "run", "Invalid choices for recompute_modules: {listed}."),
-    Rule("R08", "error", _without_grouped_experts,
+    Rule("R08", "error", lambda s: "moe_act" in s.modules and not (s.moe and s.moe.moe_grouped_gemm),
          "moe_act needs experts in one grouped GEMM",
-         "drop moe_act{hint}",
+         "drop moe_act, or set model.moe.moe_grouped_gemm of a model with experts",
          f"{CONFIG}:1213", "run", "moe_act in recompute_modules is only supported"),
     Rule("R09", "error",
          lambda s: "mla_up_proj" in s.modules and s.spec.model.mla is None,
@@ -207,32 +184,13 @@ RULES = (
          "transformer_block.py:446", "run"),
     Rule("T08", "error", _uniform_does_not_divide,
          "full:uniform:{s.full.num_layers} does not divide model chunks of {sizes} layers",
-         "use one of {divisors}, full:block, or megatron-core 0.17",
+         "use a divisor of {common}, full:block, or megatron-core 0.17",
          f"transformer_block.py:532; {PULLS}/3562", "run", "index {bad} is out of range", until="0.17"),
     Rule("T10", "warning",
          lambda s: s.full is not None and s.full.distribute_saved_activations and s.tp == 1,
          "distribute_saved_activations with TP 1 copies every saved input and splits nothing",
          "drop distribute_saved_activations",
          "transformer_block.py:500", "source"),
-    Rule("T11", "warning",
-         lambda s: joined(named=[m for m in s.modules if m in ("moe", "shared_experts")]) if s.moe is None else None,
-         "{named}: no effect on a dense model",
-         "drop {named}",
-         f"{CONFIG}:1196", "run"),
-    Rule("T12", "warning",
-         lambda s: "shared_experts" in s.modules and s.moe is not None
-         and s.moe.moe_shared_expert_intermediate_size is None,
-         "shared_experts: this model has no shared experts",
-         "drop shared_experts",
-         "transformer/moe/moe_layer.py:158", "run"),
-    Rule("T13", "warning", lambda s: _inert(s, "mlp"),
-         "mlp does nothing: {reason}",
-         "use moe_act, shared_experts or moe",
-         "transformer_layer.py:445", "source"),
-    Rule("T14", "warning", lambda s: _inert(s, "layernorm") if s.moe is None else None,
-         "layernorm does nothing: {reason}",
-         "drop layernorm",
-         "transformer_layer.py:384", "source"),
     Rule("T16", "error",
          lambda s: _mtp_full(s, "uniform") and s.full is not None and s.full.num_layers != 1,
          "full:uniform:{s.full.num_layers} fails in the first forward pass of a model with MTP layers",

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache
 from string import Formatter
 
@@ -40,7 +39,6 @@ _SYMBOLS = {
     "mcore_name": "version",
     "impl": "cuda_graph_impl",
 }
-_ONLY_WITH_VALUES = "hint"  # a "did you mean" that a listing cannot have
 
 
 @dataclass(frozen=True)
@@ -69,9 +67,7 @@ def entries_named(rule: str) -> tuple[Entry, ...]:
     """Return the entries of one id. BadRequestError with the nearest ids for an unknown one."""
     found = tuple(_entry(row) for row in RULES if row.id.lower() == rule.lower())
     if not found:
-        near = get_close_matches(rule.upper(), [row.id for row in RULES], n=3)
-        hint = f"did you mean {', '.join(dict.fromkeys(near))}? " if near else ""
-        raise BadRequestError(f"no rule {rule!r}", remedy=f"{hint}`mbr-perf rules list` prints all")
+        raise BadRequestError(f"no rule {rule!r}", remedy=nearest(rule.upper(), every_id()))
     return found
 
 
@@ -107,8 +103,6 @@ def readable(template: str) -> str:
 
 def placeholder(field: str) -> str:
     """Return a field of a template as text."""
-    if field == _ONLY_WITH_VALUES:
-        return ""
     path = field.rstrip("]").replace("[", ".").split(".")
     name = path[-1] if path[-1] not in ("name", "text") or len(path) == 1 else path[-2]
     return f"<{_SYMBOLS.get(name, name)}>"

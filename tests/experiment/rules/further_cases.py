@@ -114,7 +114,6 @@ FURTHER = (
     ("V08", "error", "dense", breaks(env__NVTE_FLASH_ATTN="0"), keeps(env__NVTE_FLASH_ATTN="1")),
     ("V08", "error", "dense", breaks(env__NVTE_FUSED_ATTN="1", kernels__attention_backend="flash"),
      keeps(kernels__attention_backend="fused")),
-    ("V10", "error", "dense", breaks(env__NVTE_APPLY_QK_LAYER_SCALING="1"), keeps(env__NVTE_APPLY_QK_LAYER_SCALING="0")),
     ("B09", "error", "dense", breaks(ddp__use_megatron_fsdp=True, env__CUDA_DEVICE_MAX_CONNECTIONS="1"),
      keeps(env__CUDA_DEVICE_MAX_CONNECTIONS="8")),
     ("B21", "warning", "dense", breaks(ddp__use_megatron_fsdp=True, te="2.11.0"), keeps(te="2.12.0")),

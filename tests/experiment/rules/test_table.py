@@ -4,7 +4,6 @@ import pytest
 
 from harness.experiment.effective import settled_implementation
 from harness.experiment.experiment import PeftSpec
-from harness.experiment.recompute import SelectiveRecompute
 from harness.experiment.rules.check import RULES, check
 from harness.experiment.rules.rule import Rule, Situation
 from harness.experiment.software import Software
@@ -41,8 +40,9 @@ def test_rows_with_one_id_differ_and_each_says_what_to_do_and_where_it_is_known_
     assert [row.id for row in RULES if not (row.message and row.fix and row.source)] == []
 
 
-@pytest.mark.parametrize("name", ["NVTE_FLASH_ATTN", "NVTE_APPLY_QK_LAYER_SCALING"])
-def test_a_value_of_the_shell_is_named_as_such(judge, name):
+def test_a_value_of_the_shell_is_named_as_such(judge):
+    name = "NVTE_FLASH_ATTN"
+
     def texts(**changes):
         found = judge("dense", {"kernels__attention_backend": "fused", **changes})
         return ["shell" in each.message for each in found if name in each.message]
@@ -70,19 +70,13 @@ def test_a_forced_error_stays_visible_but_blocks_no_more(request_for):
     assert (finding.severity, finding.overridden, finding.blocks) == ("error", True, False)
 
 
-def test_a_misspelt_module_gets_a_suggestion(judge):
-    findings = judge("dense", {"recompute": SelectiveRecompute(modules=("core_atn",))})
-    fix = next(f.fix for f in findings if f.id == "R07")
-    assert " core_attn?" in fix
-
-
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"layers": 12, "pp": 2}, " 1, 2, 3, 6, full:block"),
-        ({"layers": 10, "pp": 2, "parallelism__num_layers_in_first_pipeline_stage": 4}, " 1, 2, full:block"),
+        ({"layers": 12, "pp": 2}, " of 6, full:block"),
+        ({"layers": 10, "pp": 2, "parallelism__num_layers_in_first_pipeline_stage": 4}, " of 2, full:block"),
     ],
 )
-def test_the_fix_of_uniform_recompute_lists_what_divides_every_chunk(judge, changes, expected):
+def test_the_fix_of_uniform_recompute_names_what_divides_every_chunk(judge, changes, expected):
     findings = judge("dense", changes | {"recompute": "full:uniform:5"})
     assert expected in next(f.fix for f in findings if f.id == "T08")
