@@ -57,8 +57,7 @@ class EffectiveRecompute(Frozen):
     """The effect of recompute: active modules with their layer counts, and inert modules with the reason.
 
     ``num_layers`` and ``modules`` count the transformer layers of the whole job, those inside MTP layers included;
-    ``full_layers`` decoder layers only. ``notes`` names modules that act but save nothing. ``is_counted`` False: only
-    the built model will show the effect.
+    ``full_layers`` decoder layers only. ``is_counted`` False: only the built model will show the effect.
     """
 
     recompute: str
@@ -67,7 +66,6 @@ class EffectiveRecompute(Frozen):
     num_layers: int
     inert_modules: dict[str, str] = Field(default_factory=dict)
     implementation: str
-    notes: tuple[str, ...] = ()
     is_counted: bool = True
 
     @property
@@ -93,13 +91,7 @@ def effective_recompute(
     """
     if not spec.is_described:
         text, number = spec.recompute.text, spec.model.num_layers
-        return EffectiveRecompute(
-            recompute=text,
-            num_layers=number,
-            implementation=implementation,
-            is_counted=False,
-            notes=() if text == "none" else ("the built model will show what it recomputes",),
-        )
+        return EffectiveRecompute(recompute=text, num_layers=number, implementation=implementation, is_counted=False)
     version = parse_version(software.megatron_core or ASSUMED_MEGATRON_CORE)
     layers, found = Layers(spec, implementation, version), dict[str, Any]()
     if isinstance(spec.recompute, SelectiveRecompute):
@@ -144,11 +136,8 @@ def _units(policy: FullRecompute, num_layers: int) -> tuple[int, ...]:
 
 
 def _full(spec: ExperimentSpec, policy: FullRecompute) -> dict[str, Any]:
-    notes: tuple[str, ...] = ()
-    if spec.model.mtp_num_layers and policy.method == "block":
-        notes = ("MTP layers are not recomputed: megatron-core has no block recompute for them",)
     every = (chunk for stage in chunks(spec.model, spec.parallelism) for chunk in stage)
-    return {"full_layers": sum(sum(_units(policy, len(chunk.layers))) for chunk in every), "notes": notes}
+    return {"full_layers": sum(sum(_units(policy, len(chunk.layers))) for chunk in every)}
 
 
 def planned_layers(spec: ExperimentSpec, plan: PlannedRecompute) -> Iterator[tuple[LayerKind, str]]:
@@ -200,7 +189,7 @@ def _selective(layers: Layers, modules: tuple[str, ...]) -> dict[str, Any]:
     effects = {module: _effect(layers, module) for module in modules}
     active = {module: effect for module, effect in effects.items() if isinstance(effect, int)}
     inert = {module: effect for module, effect in effects.items() if isinstance(effect, str)}
-    return {"modules": active, "inert_modules": inert, "notes": _notes(layers, active)}
+    return {"modules": active, "inert_modules": inert}
 
 
 def _effect(layers: Layers, module: str) -> Effect:
@@ -224,20 +213,3 @@ def _switched_off(layers: Layers, module: str) -> str | None:
     if captured_checkpoints(graph, (module,)) and not version < parse_version("0.18") and not quantized:
         return "megatron-core runs no checkpoint while a CUDA graph is captured"
     return None
-
-
-def _notes(layers: Layers, active: dict[str, int]) -> tuple[str, ...]:
-    notes, model = [], layers.spec.model
-    if "core_attn" in active and layers.spec.kernels.attention_backend != "unfused":
-        # transformer-engine copies V beside rotated Q and K and lets the QKV projection go (2.11 `get_qkv_layout`); a
-        # checkpoint keeps V as a view of it. Llama3-70B at TP 4: 18.6 MB more per layer of 281 MB.
-        rotates_copies = model.position_embedding_type in ("rope", "yarn") and model.mla is None
-        keeps = layers.implementation == "transformer_engine" and rotates_copies
-        effect = "nothing: it keeps the QKV projection alive and costs memory" if keeps else "almost nothing"
-        notes.append(f"core_attn: flash and fused attention save no scores, so this frees {effect}")
-    notes += [
-        f"{inner}: is inside {outer}, so it runs a third time and frees no more memory"
-        for inner in active
-        if (outer := MODULES[inner].inside) in active
-    ]
-    return tuple(notes)

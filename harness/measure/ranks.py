@@ -148,8 +148,7 @@ def read_back(expected: EffectiveRecompute, spec: ExperimentSpec, ranks: tuple[R
     """Return what the built layers recompute if the spec does not describe the job fully; otherwise ``expected``."""
     if spec.is_described or not any(rank.recompute for rank in ranks):
         return expected
-    counted = {"is_counted": True, "notes": ("counted in the built model",)}
-    return expected.model_copy(update=_as_built(ranks) | counted)
+    return expected.model_copy(update=_as_built(ranks) | {"is_counted": True})
 
 
 def _as_built(ranks: tuple[RankRecord, ...]) -> dict[str, Any]:

@@ -104,12 +104,10 @@ def effect_rows(effective: EffectiveRecompute) -> list[tuple[str, str]]:
         active.append(f"{effective.full_layers} of {counted(effective.num_layers, 'layer')}, whole")
     if effective.does_nothing:
         active.append("nothing: the run equals one without recompute")
+    if not effective.is_counted and effective.recompute != "none":
+        active.append("the built model will show what")
     inert = [f"{module}: {reason}" for module, reason in effective.inert_modules.items()]
-    return [
-        *(("Recomputed", line) for line in active),
-        *(("No effect", line) for line in inert),
-        *(("Note", note) for note in effective.notes),
-    ]
+    return [*(("Recomputed", line) for line in active), *(("No effect", line) for line in inert)]
 
 
 def finding_lines(findings: Iterable[Finding]) -> Listing:

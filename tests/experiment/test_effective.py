@@ -80,17 +80,8 @@ def test_from_0_18_on_checkpoints_inside_a_captured_region_are_left_out(request_
     assert found.inert_modules.keys() == {"mlp"} and "CUDA graph" in found.inert_modules["mlp"]
 
 
-def test_core_attn_with_flash_attention_acts_and_is_noted(request_for):
-    found = effect(request_for("dense", recompute="core_attn"))
-    assert found.modules == {"core_attn": EVERY_LAYER}
-    assert [note.partition(":")[0] for note in found.notes] == ["core_attn"]
-    assert effect(request_for("dense", recompute="core_attn", kernels__attention_backend="unfused")).notes == ()
-
-
-def test_modules_inside_moe_act_and_are_noted(request_for):
-    found = effect(request_for("deepseek", recompute="moe,shared_experts"))
-    assert found.modules == {"moe": 7, "shared_experts": 7}
-    assert [note.startswith("shared_experts: ") and " moe" in note for note in found.notes] == [True]
+def test_modules_inside_moe_act(request_for):
+    assert effect(request_for("deepseek", recompute="moe,shared_experts")).modules == {"moe": 7, "shared_experts": 7}
 
 
 @pytest.mark.parametrize(
@@ -106,9 +97,7 @@ def test_full_recompute_counts_layers_per_model_chunk(changes, full_layers, requ
 
 
 def test_block_leaves_mtp_layers_alone(request_for):
-    found = effect(request_for("dense", mtp=1, recompute="full:block:8"))
-    assert found.full_layers == 8
-    assert [note.startswith("MTP layers ") for note in found.notes] == [True]
+    assert effect(request_for("dense", mtp=1, recompute="full:block:8")).full_layers == 8
 
 
 @pytest.mark.parametrize(

@@ -114,12 +114,6 @@ RULES = (
          "ffn_hidden_size of a dense or shared MLP is not a multiple of tensor_model_parallel_size {s.tp}",
          "use a multiple of {s.tp}, or a smaller -tp",
          "tensor_parallel/layers.py", "run", "is not divisible by {s.tp}"),
-    Rule("P33", "warning",
-         lambda s: s.spec.model.mla is None and s.tp > s.spec.model.query_groups
-         and s.tp % s.spec.model.query_groups == 0,
-         "TP {s.tp} exceeds {s.spec.model.query_groups} query groups: ranks keep copies of keys and values",
-         "expect more memory per GPU than 1/TP",
-         f"{CONFIG}:939", "source"),
     Rule("P05", "error", lambda s: s.ep > 1 and s.moe is None,
          "expert_model_parallel_size {s.ep}: the model has no experts",
          "use -ep 1",

@@ -21,14 +21,6 @@ def _part_inert(s: Situation) -> Values | None:
     return {"active": ",".join(effect.modules), "reasons": _reasons(effect.inert_modules)}
 
 
-def _acts_on_few_layers(s: Situation) -> Values | None:
-    effect = s.effective
-    if effect is None:
-        return None
-    few = [f"{name} on {n} of {effect.num_layers}" for name, n in effect.modules.items() if n < effect.num_layers]
-    return joined(few=few)
-
-
 def _reasons(inert: dict[str, str]) -> str:
     return "; ".join(f"{module}: {reason}" for module, reason in inert.items())
 
@@ -41,10 +33,6 @@ EFFECT = (
     Rule("EFF02", "warning", _part_inert,
          "the run measures {active} only ({reasons})",
          "drop the modules without effect",
-         "mbr-perf", "harness"),
-    Rule("EFF03", "note", _acts_on_few_layers,
-         "recompute acts on part of the layers: {few}",
-         "expect the saving only on the pipeline stages that hold them",
          "mbr-perf", "harness"),
 )  # fmt: skip
 

@@ -68,7 +68,6 @@ FURTHER = (
     ("B06", "error", "dense", breaks(dtype="fp8_cs", optimizer__use_distributed_optimizer=False), keeps(dtype="fp8_sc")),
     ("B10", "error", "dense", breaks(optimizer__use_precision_aware_optimizer=True, optimizer__main_grads_dtype="bf16"),
      keeps(ddp__grad_reduce_in_fp32=False)),
-    ("B13", "warning", "moe", breaks(graph="local", ep=2), keeps(graph="transformer_engine")),
     ("B15a", "error", "dense", breaks(optimizer__use_precision_aware_optimizer=True,
                                     optimizer__use_distributed_optimizer=False),
      keeps(optimizer__use_distributed_optimizer=True)),
