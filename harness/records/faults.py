@@ -9,7 +9,7 @@ from pydantic_core import ErrorDetails
 
 from harness.errors import nearest
 from harness.records.redact import redact_shapes
-from harness.records.refusing import FileModel, Keys, RefusedError
+from harness.records.refusing import Keys, RefusedError
 from harness.units import grouped
 
 TYPES = "see recipes/README.md for the types"
@@ -128,9 +128,8 @@ def _unknown_key(place: _Place) -> Iterator[Fault]:
     assert isinstance(beside, dict)
     fitting = [model for model in place.models if all(beside.get(tag, value) == value for tag, value in _tags(model))]
     if fitting:
-        key, known = str(place.keys[-1]), dict.fromkeys(name for model in fitting for name in model.model_fields)
-        own = next((model.remedy_for(key) for model in fitting if issubclass(model, FileModel)), "")
-        yield Fault(place.keys, "no such setting", own or nearest(key, known))
+        known = dict.fromkeys(name for model in fitting for name in model.model_fields)
+        yield Fault(place.keys, "no such setting", nearest(str(place.keys[-1]), known))
 
 
 def _tags(model: type[BaseModel]) -> Iterator[tuple[str, object]]:

@@ -17,12 +17,6 @@ Read = TypeVar("Read")
 class FileModel(Frozen):
     """A mapping of a file. An absent key sets nothing; a key without a value is an error."""
 
-    @classmethod
-    def remedy_for(cls, key: str) -> str:
-        """Say what to write instead of an unknown key; empty: suggest the nearest name."""
-        del key
-        return ""
-
     @field_validator("*", mode="before")
     @classmethod
     def _has_a_value(cls, value: object) -> object:

@@ -1,9 +1,9 @@
 """Selects the operating point of a request that names no GPU type."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
-from harness.errors import BadRequestError, SeveralMatchError, nearest
-from harness.resolve.points import variants_of, with_num_gpus
+from harness.errors import BadRequestError, SeveralMatchError
+from harness.resolve.points import with_num_gpus
 from harness.resolve.recipe import OperatingPoint, Recipe, Request
 
 _MOST_LISTED = 8
@@ -18,7 +18,11 @@ def only_gpu_point(recipe: Recipe, request: Request) -> OperatingPoint:
     wanted = _wanted(request, found)
     matching = [point for point in found if wanted.items() <= vars(point.key).items()]
     if not matching:
-        raise _no_gpu_point(recipe, request, found, wanted)
+        given = " ".join(f"--{'point_gpu' if key == 'gpu' else key} {value}" for key, value in wanted.items())
+        raise BadRequestError(
+            f"recipe '{recipe.header.name}' has no GPU operating point for {given or 'any GPU'}; no -g was given",
+            remedy=f"`mbr-perf recipes show {request.model_recipe_name}` lists its points; -g cpu takes the cpu point",
+        )
     matching = [point for point in matching if point.key.num_gpus == request.num_gpus] or matching
     choices = dict.fromkeys(_choosing(point, request) for point in matching)
     if len(choices) > 1:
@@ -46,22 +50,6 @@ def _wanted(request: Request, points: list[OperatingPoint]) -> dict[str, str]:
         "variant": request.variant,
     }
     return {name: value for name, value in wanted.items() if value}
-
-
-def _no_gpu_point(
-    recipe: Recipe, request: Request, found: list[OperatingPoint], wanted: Mapping[str, str]
-) -> BadRequestError:
-    name = recipe.header.name
-    if not found:
-        fix = f"-g cpu takes its cpu point; or add a point of a GPU to {recipe.label}"
-        return BadRequestError(f"recipe '{name}' has no GPU operating point, and no -g was given", remedy=fix)
-    given = " ".join(f"--{'point_gpu' if key == 'gpu' else key} {value}" for key, value in wanted.items())
-    listed = f"`mbr-perf recipes show {request.model_recipe_name}` lists its points"
-    variants = variants_of(found)
-    if request.variant and request.variant not in variants:
-        listed = f"{nearest(request.variant, sorted(variants)) if variants else 'it has no variants'}; {listed}"
-    message = f"recipe '{name}' has no GPU operating point for {given}, and no -g was given"
-    return BadRequestError(message, remedy=listed)
 
 
 def _choosing(point: OperatingPoint, request: Request) -> tuple[str, ...]:

@@ -1,6 +1,5 @@
 """Selects the operating point of a request, and scales its batch to another number of GPUs."""
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from harness.errors import BadRequestError, Problems, nearest
@@ -44,10 +43,9 @@ def choose_point(recipe: Recipe, request: Request) -> Choice:
         there = ", ".join(dict.fromkeys(point.key.task for point in recipe.points))
         message = f"recipe '{name}' has no operating point for task '{task}'"
         raise BadRequestError(message, remedy=f"there is --task {there}")
-    every = _for_gpu(recipe, points, task, gpu, request)
-    points, of_variant = _for_variant(every, request.variant, f"recipe '{name}' on {gpu}")
-    variants = variants_of(p for p in every if p.key.compute_dtype == request.compute_dtype)
-    points, notes = _for_dtype(points, request.compute_dtype, gpu, f"recipe '{name}' on {gpu}", variants)
+    points = _for_gpu(recipe, points, task, gpu, request)
+    points, of_variant = _for_variant(points, request.variant, f"recipe '{name}' on {gpu}")
+    points, notes = _for_dtype(points, request.compute_dtype, gpu, f"recipe '{name}' on {gpu}")
     notes = of_variant + notes
     if request.point_gpu is not None and gpu != request.gpu:
         notes += (f"operating point of {gpu} used on {request.gpu}, as asked by --point_gpu",)
@@ -108,18 +106,11 @@ def _for_gpu(
         return found
     gpus = list(dict.fromkeys(p.key.gpu for p in points))
     borrow = next((g for g in gpus if g != "cpu"), gpus[0])
-    option = f" (--point_gpu {request.point_gpu})" if request.point_gpu else ""
     raise BadRequestError(
-        f"recipe '{recipe.header.name}' has no {task} operating point for {gpu}{option}; "
-        f"it has points for {', '.join(gpus)}",
+        f"recipe '{recipe.header.name}' has no {task} operating point for {gpu}; it has points for {', '.join(gpus)}",
         remedy=f"-g {borrow} takes its point, --point_gpu {borrow} runs that point on {request.gpu}; "
         f"or add a point to {recipe.label}",
     )
-
-
-def variants_of(points: Iterable[OperatingPoint]) -> tuple[str, ...]:
-    """Return every variant of the points once, in their order."""
-    return tuple(dict.fromkeys(p.key.variant for p in points if p.key.variant))
 
 
 def _for_variant(
@@ -129,17 +120,16 @@ def _for_variant(
     found = [p for p in points if p.key.variant == variant]
     if found:
         return found, ()
-    variants = variants_of(points)
+    variants = tuple(dict.fromkeys(p.key.variant for p in points if p.key.variant))
     if variant is None and len(variants) == 1:
         return points, (f"{what} has no point but those of --variant {variants[0]}: using them",)
     if variant is None:
         raise BadRequestError(f"{what} has only variants", remedy=f"give --variant {' or '.join(variants)}")
-    fix = nearest(variant, variants) if variants else "leave --variant out: there are none"
-    raise BadRequestError(f"{what} has no variant '{variant}'", remedy=fix)
+    raise BadRequestError(f"{what} has no variant '{variant}'", remedy=nearest(variant, variants or ("none",)))
 
 
 def _for_dtype(
-    points: list[OperatingPoint], dtype: str | None, gpu: str, what: str, variants: Sequence[str]
+    points: list[OperatingPoint], dtype: str | None, gpu: str, what: str
 ) -> tuple[list[OperatingPoint], tuple[str, ...]]:
     there = list(dict.fromkeys(p.key.compute_dtype for p in points))
     notes: tuple[str, ...] = ()
@@ -151,8 +141,7 @@ def _for_dtype(
         elif others := [each for each in there if each != dtype]:
             notes = (f"{ASSUMED}: {dtype}; -c also takes {', '.join(others)}",)
     if dtype not in there:
-        variant = f"--variant {' or '.join(variants)} has it; " if variants else ""
-        remedy = f"{variant}there is -c {', '.join(there)}"
+        remedy = f"there is -c {', '.join(there)}; `mbr-perf recipes show` has the points of variants"
         raise BadRequestError(f"{what} has no operating point for -c {dtype}", remedy=remedy)
     return [p for p in points if p.key.compute_dtype == dtype], notes
 

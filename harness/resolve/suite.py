@@ -10,7 +10,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import BeforeValidator, Field
 
-from harness.errors import BadRequestError, Problems, closest
+from harness.errors import BadRequestError, Problems, nearest
 from harness.experiment.recompute import canonical_text, shown_setting
 from harness.records.metrics import METRICS
 from harness.records.refusing import FileModel, RefusedError
@@ -67,7 +67,7 @@ class Suite:
     source: str = ""
 
 
-_MAX_LENGTH, _NAMED_AT_MOST = 100, 12
+_MAX_LENGTH = 100
 _SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,+=-]*")
 
 
@@ -116,15 +116,8 @@ def only(suite: Suite, patterns: Sequence[str]) -> Suite:
     names, problems = [case.name for case in suite.cases], Problems()
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
-            problems.add(f"--only {pattern}: no case of suite {suite.name} matches", _near(pattern, names))
+            plain = re.sub(r"[*?\[\]]", "", pattern)
+            problems.add(f"--only {pattern}: no case of suite {suite.name} matches", nearest(plain, names, 3))
     problems.raise_if_any()
     chosen = (case for case in suite.cases if any(fnmatchcase(case.name, pattern) for pattern in patterns))
     return replace(suite, cases=tuple(chosen))
-
-
-def _near(pattern: str, names: Sequence[str]) -> str:
-    close = closest(re.sub(r"[*?\[\]]", "", pattern), names, 3, cutoff=0.5)
-    if close:
-        return f"did you mean {' or '.join(close)}?"
-    more = len(names) - _NAMED_AT_MOST
-    return f"cases: {', '.join(names[:_NAMED_AT_MOST])}{f' and {more} more' if more > 0 else ''}"

@@ -13,7 +13,6 @@ from harness.records.reading import Document
 from harness.records.refusing import FileModel, Keys, RefusedError, one_of, refusing
 from harness.records.strict_yaml import read_yaml
 from harness.resolve.find import find_recipe_file
-from harness.resolve.recipe import Request
 from harness.resolve.recompute import policy_from_text
 from harness.resolve.suite import (
     THRESHOLD_METRICS,
@@ -24,17 +23,8 @@ from harness.resolve.suite import (
     recompute_of,
     require_safe,
 )
-from harness.resolve.sweep_file import (
-    RECOMPUTE_OPTIONS,
-    FileWithRequest,
-    NamedFiles,
-    Options,
-    as_texts,
-    laid_over,
-    request_of,
-)
+from harness.resolve.sweep_file import Options, as_texts, find_named, laid_over, request_of
 
-_FILES = NamedFiles(SUITES, "suite", "suite")
 _Metric = Annotated[str, one_of(THRESHOLD_METRICS, "no metric with a threshold:")]
 _Fraction = Annotated[float, Field(gt=0, lt=1)]
 
@@ -62,7 +52,7 @@ class _CaseOptions(Options):
     recompute: Annotated[tuple[str, ...], BeforeValidator(refusing(_settings))] = ()
 
 
-class SuiteSettings(FileWithRequest):
+class SuiteSettings(FileModel):
     """Keys that `defaults` and a case share. None and empty values set nothing."""
 
     request: Options = Field(
@@ -118,7 +108,7 @@ def read_suite(name_or_path: str, directory: Path | None = None) -> Suite:
     A path has a separator or ends in .yaml or .yml. Requests carry ``directory`` as their ``recipes_dir``.
     BadRequestError with every problem, each at its ``file:line``.
     """
-    path, label = _FILES.find(name_or_path, directory)
+    path, label = find_named(SUITES, "suite", name_or_path, directory)
     file = read_yaml(path, label)
     suite = file.read(SuiteFile)
     for keys in (keys for keys in file.lines if keys[-2:] == ("request", "model_recipe_name")):
@@ -132,8 +122,8 @@ def read_suite(name_or_path: str, directory: Path | None = None) -> Suite:
 
 
 def _cases(suite: SuiteFile, file: Document, directory: Path | None) -> Iterator[SuiteCase]:
-    """Yield every case, or one for each recompute setting of a list. Names and requests must differ."""
-    seen: dict[object, int] = {}
+    """Yield every case, or one for each recompute setting of a list. Names must differ."""
+    seen: dict[str, int] = {}
     for place, entry in enumerate(suite.cases):
         keys: Keys = ("cases", place)
         if not (entry.request.given | suite.defaults.request.given).get("model_recipe_name"):
@@ -142,7 +132,11 @@ def _cases(suite: SuiteFile, file: Document, directory: Path | None) -> Iterator
             continue
         with file.collecting((*keys, "request")):
             for case in _cases_of(entry, suite.defaults):
-                _require_new(case, seen, file, keys)
+                folded = case.name.casefold()
+                if folded in seen:
+                    message = f"{case.name!r} is that of the case on line {seen[folded]}"
+                    file.refuse((*keys, "name"), message, "give each its own name")
+                seen.setdefault(folded, file.line(keys))
                 yield replace(case, request=replace(case.request, recipes_dir=directory))
 
 
@@ -163,19 +157,3 @@ def _cases_of(entry: CaseEntry, defaults: SuiteDefaults) -> Iterator[SuiteCase]:
             is_golden_required=(entry.golden or defaults.golden or "required") == "required",
             timeout_s=entry.timeout or defaults.timeout,
         )
-
-
-def _require_new(case: SuiteCase, seen: dict[object, int], file: Document, keys: Keys) -> None:
-    for key, identity, what, fix in (
-        ("name", case.name.casefold(), f"{case.name!r} is", "give each its own name"),
-        ("request", _identity(case.request), "the same as", "keep one of them"),
-    ):
-        if identity in seen:
-            file.refuse((*keys, key), f"{what} that of the case on line {seen[identity]}", fix)
-        seen.setdefault(identity, file.line(keys))
-
-
-def _identity(request: Request) -> Request:
-    silent = dict.fromkeys(RECOMPUTE_OPTIONS)
-    assigned = {name: tuple(sorted(getattr(request, name))) for name in ("env", "set_values")}
-    return replace(request, **{**silent, **assigned, "recompute": recompute_of(request)})  # type: ignore[arg-type]

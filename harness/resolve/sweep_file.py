@@ -1,7 +1,7 @@
 """Sweep files, the axes that a sweep can vary, and what sweep and suite files share: `request` and places."""
 
 import types
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
@@ -78,8 +78,6 @@ class Over(NamedTuple):
 
 OptionValue = str | int | float | bool | tuple[str, ...]
 
-_FOR_RECIPE = ("recipe", "recipe_name", "model_recipe", "model_recipe_name")  # users write `recipe` for its name
-
 
 class _Options(FileModel):
     """Options of a `Request`; an unset option changes nothing."""
@@ -87,11 +85,6 @@ class _Options(FileModel):
     @property
     def given(self) -> dict[str, OptionValue]:
         return self.model_dump(exclude_unset=True)
-
-    @classmethod
-    def remedy_for(cls, key: str) -> str:
-        """Suggest `model_recipe_name` for `recipe`."""
-        return "did you mean 'model_recipe_name'?" if key in _FOR_RECIPE else ""
 
 
 def _field(name: str, hint: object) -> tuple[Any, None]:
@@ -110,17 +103,6 @@ else:
         if name not in ("recipes_dir", "source", "engine", "forward_step")
     }
     Options = create_model("Options", __base__=_Options, **_FIELDS)
-
-
-class FileWithRequest(FileModel):
-    """A mapping with a ``request``. An error for an option beside it names ``request``."""
-
-    @classmethod
-    def remedy_for(cls, key: str) -> str:
-        """Say where an option beside `request` belongs."""
-        if key in _FOR_RECIPE:
-            return "write model_recipe_name under request"
-        return "write it under request" if key in Options.model_fields else ""
 
 
 def as_texts(value: object) -> tuple[str, ...]:
@@ -154,43 +136,24 @@ def laid_over(base: Request, given: Request) -> Request:
     return replace(base, **values)
 
 
-@dataclass(frozen=True)
-class NamedFiles:
-    """One kind of file. ``folder`` is its place below the recipe directory, ``noun`` and ``asked_by`` open messages."""
+def find_named(folder: str, asked_by: str, name: str, directory: Path | None) -> tuple[Path, str]:
+    """Return the file of that name in a folder of the recipe directory, or at that path, and its name in messages.
 
-    folder: str
-    noun: str
-    asked_by: str
-
-    def all(self, directory: Path | None = None) -> tuple[Path, ...]:
-        """List the files of this kind in the recipe directory, by name."""
-        return tuple(sorted((recipes_dir(directory) / self.folder).glob("*.yaml")))
-
-    def find(self, name: str, directory: Path | None = None) -> tuple[Path, str]:
-        """Return the file of that name, or at that path, and its name in messages.
-
-        A path has a separator or ends in .yaml or .yml. BadRequestError with the nearest name for an unknown one, and
-        for a name that leaves the recipe directory through a link.
-        """
-        files = {path.stem: path for path in self.all(directory)}
-        if is_path(name) or name not in files:
-            if Path(name).is_dir():
-                raise self._wrong(name, f"a folder, not a {self.noun}", "name the .yaml file in it")
-            if is_path(name) and not Path(name).is_file():
-                raise self._wrong(name, "no such file", "check the path, or give a name without .yaml")
-            if not is_path(name):
-                fix = f"for the file, write ./{name}" if Path(name).is_file() else nearest(name, files)
-                raise self._wrong(name, f"no such {self.noun}", fix)
-            return Path(name), name
-        path, root = files[name], recipes_dir(directory)
-        require_inside(root, path, f"{self.asked_by} {name}")
-        return path, f"{root.name}/{self.folder}/{path.name}"
-
-    def _wrong(self, name: str, message: str, fix: str) -> BadRequestError:
-        return BadRequestError(f"{self.asked_by} {name}: {message}", remedy=fix)
-
-
-_FILES = NamedFiles(SWEEPS, "sweep file", "--file")
+    A path has a separator or ends in .yaml or .yml. BadRequestError with the nearest name for an unknown one, and for a
+    name that leaves the recipe directory through a link.
+    """
+    if is_path(name):
+        if not Path(name).is_file():
+            raise BadRequestError(
+                f"{asked_by} {name}: no such file", remedy="name a .yaml file, or a shipped one by name"
+            )
+        return Path(name), name
+    root = recipes_dir(directory)
+    files = {path.stem: path for path in sorted((root / folder).glob("*.yaml"))}
+    if name not in files:
+        raise BadRequestError(f"{asked_by} {name}: no such name in {folder}/", remedy=nearest(name, files))
+    require_inside(root, files[name], f"{asked_by} {name}")
+    return files[name], f"{root.name}/{folder}/{files[name].name}"
 
 
 def _texts(value: object) -> tuple[str, ...]:
@@ -199,7 +162,7 @@ def _texts(value: object) -> tuple[str, ...]:
     raise RefusedError.at((), "must be a list of values", "as in [1, 2]")
 
 
-class SweepFile(FileWithRequest):
+class SweepFile(FileModel):
     """The request of a sweep file; the command line overrides it. ``over`` has values as text, in the file's order."""
 
     title: str = Field(description="what the comparison is about")
@@ -234,15 +197,10 @@ def read_sweep_file(name_or_path: str, directory: Path | None = None) -> SweepFi
 
     A path has a separator or ends in .yaml or .yml. BadRequestError with every problem, each at its ``file:line``.
     """
-    file = read_yaml(*_FILES.find(name_or_path, directory))
+    file = read_yaml(*find_named(SWEEPS, "--file", name_or_path, directory))
     sweep = file.read(SweepFile)
     if "model_recipe_name" not in (sweep.request.given if sweep else {"model_recipe_name"}):
         file.refuse(("request", "model_recipe_name"), "missing", "name a recipe")
     sweep = file.problems.having(sweep)
     sweep._places.update({name: file.place(("over", name)) for name in sweep.over})
     return sweep
-
-
-def sweep_files(directory: Path | None = None) -> tuple[Path, ...]:
-    """List the sweep files of the recipe directory, by name."""
-    return _FILES.all(directory)

@@ -54,9 +54,7 @@ def test_recompute_may_be_left_to_the_planner(read):
         ("  gpu: cpu", "  gpu: h101", ":5: request.gpu: ", "'h101'", "'h100'"),
         ("  model_recipe_name: llama3_8b\n", "", "request.model_recipe_name: missing"),
         ("  mb: [1, 2]", "  mb: []", ":11: over.mb: "),
-        ("title: Two axes", "title: Two axes\nrecipe: llama3_8b", ":2: recipe: ", "model_recipe_name"),
         ("title: Two axes", "title: Two axes\nnum_gpus: 8", ":2: num_gpus: ", "request"),
-        ("  model_recipe_name:", "  recipe:", "request.recipe: ", "'model_recipe_name'"),
     ],
 )
 def test_a_fault_is_reported_at_its_line(read, row):
@@ -72,4 +70,4 @@ def test_a_file_is_found_by_its_name_or_its_path(tmp_path, monkeypatch):
     assert read_sweep_file("mine", tmp_path).title == read_sweep_file("./bad.txt").title == "Two axes"
     refused(lambda: read_sweep_file("mime", tmp_path), "mime", "'mine'")
     refused(lambda: read_sweep_file("bad.txt"), "bad.txt: no such")
-    refused(lambda: read_sweep_file(str(tmp_path)), f"{tmp_path}: a folder")
+    refused(lambda: read_sweep_file(str(tmp_path)), f"{tmp_path}: no such file")

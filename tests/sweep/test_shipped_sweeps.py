@@ -3,8 +3,9 @@
 import pytest
 
 from harness.launch.environment import this_host
+from harness.resolve.find import recipes_dir
 from harness.resolve.recipe import Request
-from harness.resolve.sweep_file import read_sweep_file, sweep_files
+from harness.resolve.sweep_file import read_sweep_file
 from harness.sweep.axes import name_of, values_of
 from harness.sweep.plan import draft
 from harness.sweep.request import SweepRequest, read_axes
@@ -59,7 +60,7 @@ def _drafts():
 
 
 def test_every_shipped_file_is_accounted_for():
-    assert {path.stem for path in sweep_files()} == set(EXPECTED)
+    assert {path.stem for path in (recipes_dir() / "sweeps").glob("*.yaml")} == set(EXPECTED)
 
 
 @pytest.mark.slow
