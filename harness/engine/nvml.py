@@ -164,7 +164,7 @@ class Sampler:
                 write_at = now + WRITE_EVERY_S
         self._sweep(time.monotonic(), power=False)
         self._look_at_processes(Neighbours.during_run)
-        write_atomically(self._out, self._text())
+        write_atomically(self._out, self._record())
 
     def _sweep(self, now: float, *, power: bool) -> None:
         for track in self._tracks:
@@ -182,20 +182,15 @@ class Sampler:
             if processes:
                 judge(track.neighbours, processes)
 
-    def _text(self) -> str:
+    def _record(self) -> NodeSample:
         devices = sorted([*(track.sample() for track in self._tracks), *self._broken], key=lambda d: d.index)
-        return document(NodeSample(hostname=socket.gethostname(), driver_version=self._driver, devices=tuple(devices)))
+        return NodeSample(hostname=socket.gethostname(), driver_version=self._driver, devices=tuple(devices))
 
     def _publish(self) -> None:
         """Write the file so that a kill cannot damage it. Waiting for the disk would leave a gap in the samples."""
         temporary = self._out.with_name(f".{self._out.name}.{os.getpid()}.tmp")
-        temporary.write_text(self._text(), encoding="utf-8")
+        temporary.write_text(self._record().model_dump_json(), encoding="utf-8")
         temporary.replace(self._out)
-
-
-def document(sample: NodeSample) -> str:
-    """Return the text of the file."""
-    return sample.model_dump_json(indent=1) + "\n"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -216,7 +211,7 @@ def main(argv: Sequence[str]) -> int:
         interval_s = asked.interval_ms / 1000
         sampler = Sampler(asked.out, interval_s, asked.run_pid, lambda: bool(stopped) or os.getppid() != parent)
     except pynvml.NVMLError as error:
-        write_atomically(asked.out, document(NodeSample(hostname=socket.gethostname(), error=reason_of(error))))
+        write_atomically(asked.out, NodeSample(hostname=socket.gethostname(), error=reason_of(error)))
         return 0
     sampler.run()
     pynvml.nvmlShutdown()

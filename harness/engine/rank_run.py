@@ -4,14 +4,17 @@ import gc
 import math
 import os
 import time
+from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
 from importlib import metadata
+from operator import attrgetter
 
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state, tensor_parallel
 from megatron.core.transformer.multi_token_prediction import get_mtp_ranks
+from megatron.core.transformer.transformer_block import TransformerBlock
 
 from harness.engine import cpu_backend, gpu_setup
 from harness.engine.config import has_weight_gradient_kernel, transformer_config
@@ -19,12 +22,12 @@ from harness.engine.layer_plan import set_plan
 from harness.engine.memory import CpuMeter, CudaMeter, limit_cuda, record_until_out_of_memory, recorded_step
 from harness.engine.model import build_chunks, wrap_ddp
 from harness.engine.rank_log import NonFiniteLossError, RankLog
-from harness.engine.read_back import read_back
 from harness.engine.training import StepResult, Trainer, group_sizes
 from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.modules import MODULES, RecomputeModule
 from harness.experiment.recompute import base_of_plan
 from harness.experiment.recompute_plan import PlannedRecompute
-from harness.records.rank import Coordinates, Device, StepRecord, processor_name
+from harness.records.rank import Coordinates, Device, LayerRecompute, StepRecord, processor_name
 
 RECORDED_PACKAGES = ("torch", "megatron-core", "transformer-engine", "numpy")
 
@@ -217,6 +220,31 @@ def record_model(log: RankLog, config, chunks) -> None:
         "batch_p2p_comm", "cp_comm_type",
     )  # fmt: skip
     log.fields["config"] = {name: str(getattr(config, name)) for name in names if hasattr(config, name)}
+
+
+def read_back(chunks) -> LayerRecompute:
+    """Count the decoder layers of this rank on which each module acts. Full recompute is a setting of the block."""
+    counts: Counter[str] = Counter()
+    num_layers = full_layers = 0
+    for block in (m for chunk in chunks for m in chunk.modules() if isinstance(m, TransformerBlock)):
+        config, here = block.config, len(block.layers)
+        num_layers += here
+        if config.recompute_granularity == "full":
+            full_layers += here if config.recompute_method == "uniform" else min(config.recompute_num_layers, here)
+        counts.update(name for layer in block.layers for name, row in MODULES.items() if _acts(row, layer))
+    return LayerRecompute(num_layers=num_layers, modules=dict(sorted(counts.items())), full_layers=full_layers)
+
+
+def _acts(row: RecomputeModule, layer) -> bool:
+    has_part = not row.part or _at(layer, row.part) is not None
+    return has_part and any(_at(layer, switch) for switch in row.switches)
+
+
+def _at(layer, path: str) -> object:
+    try:
+        return attrgetter(path)(layer)
+    except AttributeError:
+        return None
 
 
 def measured_step(log: RankLog, trainer: Trainer, device: torch.device, index: int) -> float:

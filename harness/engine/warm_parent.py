@@ -12,7 +12,7 @@ import os
 import socket
 import sys
 import time
-from importlib import import_module
+from importlib import import_module, metadata
 from typing import NoReturn
 
 from pydantic import ValidationError
@@ -27,6 +27,7 @@ from harness.engine.process import (
     why_not_forkable,
 )
 from harness.records.collect import WarmAnswer, WarmRequest
+from harness.units import parse_version
 
 
 def main() -> NoReturn:
@@ -52,6 +53,15 @@ def be_parent(descriptor: int, device: str) -> None:
             serve(channel, changed)
 
 
+# Modules that functions of megatron-core import at their first call, and the release since when. A test compares: a
+# module that a rank still imports itself costs time at every launch.
+_LATE = {
+    "megatron.core.ssm.gated_delta_net": "0.16",
+    "megatron.core.models.mimo": "0.19",
+    "megatron.core.models.gpt.experimental_attention_variant_module_specs": "0.20",
+}
+
+
 def import_everything(device: str) -> dict[str, str]:
     """Import, and return the variables that the imports set."""
     at_first = dict(os.environ)
@@ -60,7 +70,12 @@ def import_everything(device: str) -> dict[str, str]:
             from harness.engine.cpu_backend import before_megatron
 
             before_megatron()
-        import_module("harness.engine.warm_imports")
+        for module in ("torch.distributed.run", "harness.engine.agent", "harness.engine.rank_run"):
+            import_module(module)
+        installed = parse_version(metadata.version("megatron-core"))
+        for module, since in _LATE.items():
+            if parse_version(since) <= installed:
+                import_module(module)
         gc.collect()  # otherwise a measured step of a forked rank pays for the collection
     return {name: value for name, value in os.environ.items() if at_first.get(name) != value}
 

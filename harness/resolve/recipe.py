@@ -136,10 +136,7 @@ def _explained(fault: Fault, layer: Layer, place: str) -> tuple[str, str]:
     if leaf is None and fault.is_missing:
         return f"{place}.{path}: missing", f"write {path} in the recipe, or give it as an option"
     if leaf is None:  # values of a section do not fit together
-        of_section = [setting.source for known, setting in layer.items() if known.startswith(f"{path}.")]
-        options = sorted({source for source in of_section if source.startswith("-")})
-        given = f" (given: {', '.join(options)})" * bool(options)
-        return f"{place}.{path}: {fault.message}{given}", "change one of the values it names"
+        return f"{place}.{path}: {fault.message}", "change one of the values it names"
     setting = layer[leaf]
     source = f"{setting.source}: {setting.where}" if setting.where else setting.source
     return f"{source}{path.removeprefix(leaf)}: {fault.message}", _remedy(fault, leaf, setting)

@@ -62,7 +62,7 @@ def weigh(spec: ExperimentSpec, log: RankLog, phases: Phases) -> None:
     from harness.engine import rank_run
     from harness.engine.config import transformer_config
     from harness.engine.model import build_chunks, wrap_ddp
-    from harness.engine.read_back import read_back
+    from harness.engine.rank_run import read_back
     from harness.engine.training import Trainer
 
     device = rank_run.join(spec, log)

@@ -12,7 +12,7 @@ from sitecustomize import STARTS_UP
 from tiny_llama import tiny_llama_config
 
 from harness.engine import cpu_backend
-from harness.engine.read_back import read_back
+from harness.engine.rank_run import read_back
 
 EXPECTED = (
     {"num_layers": 2, "modules": {}, "full_layers": 1},

@@ -26,7 +26,7 @@ cpu_backend.install()
 from harness.engine import rank_run
 from harness.engine.config import transformer_config
 from harness.engine.model import build_chunks, wrap_ddp
-from harness.engine.read_back import read_back
+from harness.engine.rank_run import read_back
 from harness.engine.tracing.ledger import watched_peak_bytes
 from harness.engine.training import Trainer
 from harness.experiment.experiment import ExperimentSpec
