@@ -6,7 +6,6 @@ from pydantic import BeforeValidator, Field
 
 from harness.experiment.frozen import Frozen
 from harness.experiment.model import Count
-from harness.units import counted, grouped
 
 
 class BulkOverlap(Frozen):
@@ -69,15 +68,6 @@ class UserBuffers(Frozen):
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(name for name, buffers in NAMED.items() if buffers == self)
-
-    def __str__(self) -> str:
-        """List GEMMs with their SMs by method: ``bulk qkv_dgrad 4 SMs, fc1_dgrad 2 SMs; pipeline fc1_fprop 24 SMs``."""
-        set_here = ((name, buffer) for name, buffer in self if buffer is not None)
-        by_method = grouped((each.method, f"{name} {counted(each.num_sm, 'SM')}") for name, each in set_here)
-        return "; ".join(f"{method} {', '.join(gemms)}" for method, gemms in by_method.items())
-
-
-METHODS = (BulkOverlap, RingExchangeOverlap, PipelineOverlap)
 
 
 def _tuned(bulk: tuple[int, int, int, int], proj_fprop: int | None, fc2_fprop: int | None) -> UserBuffers:

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator, Mapping
+from itertools import groupby
 
 from pydantic import BaseModel
 
@@ -11,7 +12,6 @@ from harness.experiment.gpu import GPUS
 from harness.experiment.recompute import SelectiveRecompute, canonical_text
 from harness.resolve.recipe import IDENTITY, LEAVES, at_path
 
-_WIDTH = 120  # characters of a line
 _LAYER_PATTERN = "model.moe.moe_layer_freq"
 
 
@@ -32,10 +32,9 @@ def recipe_text(
         point["gpus_per_node"] = spec.gpus_per_node
     lines = [*(f"# {line}".rstrip() for line in heading.splitlines())]
     lines += [f"name: {scalar(spec.recipe)}", f"family: {scalar(spec.family)}", f"title: {scalar(title)}"]
-    lines += ["sources:", f"  - {scalar(source)}", "", "model:", *_section(model, "  ", "model", texts), "", "points:"]
+    lines += ["sources:", f"  - {scalar(source)}", "", "model:", *_section(model, "  ", "model.", texts), "", "points:"]
     own = [f"{name}: {scalar(value)}" for name, value in {**point, "source": source}.items()]
-    rest = [line for name, value in tree.items() for line in _entry(name, value, "    ", name, texts)]
-    lines += [f"  - {own[0]}", *(f"    {line}" for line in own[1:]), *rest]
+    lines += [f"  - {own[0]}", *(f"    {line}" for line in own[1:]), *_section(tree, "    ", "", texts)]
     return "\n".join(lines) + "\n"
 
 
@@ -63,30 +62,17 @@ def _policy(spec: ExperimentSpec) -> str:
     return ",".join(policy.modules) if isinstance(policy, SelectiveRecompute) else canonical_text(policy)
 
 
-def _section(values: Mapping[str, object], indent: str, path: str, comments: Mapping[str, str]) -> Iterator[str]:
+def _section(values: Mapping[str, object], indent: str, prefix: str, comments: Mapping[str, str]) -> Iterator[str]:
     for name, value in values.items():
-        yield from _entry(name, value, indent, f"{path}.{name}", comments)
-
-
-def _entry(name: str, value: object, indent: str, path: str, comments: Mapping[str, str]) -> Iterator[str]:
-    comment = f"  # {comments[path]}" if path in comments else ""
-    if not isinstance(value, dict):
-        text = (
-            json.dumps(layer_pattern(value)) if path == _LAYER_PATTERN and isinstance(value, tuple) else scalar(value)
-        )
-        yield f"{indent}{name}: {text}{comment}"
-        return
-    flow = f"{indent}{name}: {scalar(value)}"
-    if (
-        not comment
-        and len(flow) <= _WIDTH
-        and path != "env"
-        and not any(each.startswith(f"{path}.") for each in comments)
-    ):
-        yield flow
-        return
-    yield f"{indent}{name}:{comment}"
-    yield from _section(value, indent + "  ", path, comments)
+        path = f"{prefix}{name}"
+        comment = f"  # {comments[path]}" if path in comments else ""
+        if isinstance(value, dict):
+            yield f"{indent}{name}:{comment}"
+            yield from _section(value, f"{indent}  ", f"{path}.", comments)
+        elif path == _LAYER_PATTERN and isinstance(value, tuple):
+            yield f'{indent}{name}: "{layer_pattern(value)}"{comment}'
+        else:
+            yield f"{indent}{name}: {scalar(value)}{comment}"
 
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_/-]*")
@@ -112,8 +98,4 @@ def scalar(value: object) -> str:
 
 def layer_pattern(layers: tuple[int, ...]) -> str:
     """Return one 0 or 1 per layer as ``[0]*3+[1]*58``."""
-    runs: list[tuple[int, int]] = []
-    for kind in layers:
-        count = runs.pop()[1] if runs and runs[-1][0] == kind else 0
-        runs.append((kind, count + 1))
-    return "+".join(f"[{kind}]*{count}" for kind, count in runs)
+    return "+".join(f"[{kind}]*{len([*alike])}" for kind, alike in groupby(layers))

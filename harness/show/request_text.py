@@ -90,8 +90,8 @@ def _parallelism(spec: ExperimentSpec) -> str:
 
 
 def described_buffers(buffers: UserBuffers) -> str:
-    """Return the names of known configurations with these buffers, then the GEMMs."""
-    return ": ".join([*filter(None, [" = ".join(buffers.names)]), f"GEMMs {buffers}"])
+    """Return the names of known configurations with these buffers, or the GEMMs that have them."""
+    return " = ".join(buffers.names) or f"of {', '.join(buffers.ub_cfgs)}"
 
 
 def effect_rows(effective: EffectiveRecompute) -> list[tuple[str, str]]:

@@ -91,17 +91,6 @@ def test_transformer_engine_gets_every_named_buffer_with_its_settings_and_no_oth
     assert list(UserBuffers.model_validate({"proj_fprop": {"method": "ring_exchange"}}).ub_cfgs) == ["proj_fprop"]
 
 
-def test_buffers_read_as_one_line_by_method():
-    buffers = UserBuffers.model_validate(
-        {
-            "fc1_dgrad": {"method": "bulk", "num_sm": 2},
-            "proj_fprop": {"method": "pipeline"},
-            "qkv_dgrad": {"method": "bulk"},
-        }
-    )
-    assert str(buffers) == "bulk qkv_dgrad 16 SMs, fc1_dgrad 2 SMs; pipeline proj_fprop 16 SMs"
-
-
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -104,7 +104,7 @@ def test_programs_learn_the_options_of_each_node_and_the_overlap(mbr_perf, tmp_p
 def test_a_configuration_of_buffers_keeps_its_name(mbr_perf, tmp_path):
     name = "userbuffers_bf16_b200_h8192_tp2_mbs1_seqlen8192"
     answer = mbr_perf(*HEADLINE, "-v", "--run_dir", tmp_path, "--set", f"kernels.tp_comm_overlap_cfg={name}")
-    assert f" 4096 x 8192: {name}: GEMMs ring_exchange qkv_fprop 1 SM" in answer.out
+    assert f" 4096 x 8192: {name}\n" in answer.out
 
 
 @pytest.mark.slow
