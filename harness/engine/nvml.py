@@ -120,7 +120,6 @@ class Track:
             clocks=self.clocks.samples(),
             foreign_processes=tuple(self.neighbours.foreign.values()),
             num_unidentified_processes=len(self.neighbours.unidentified),
-            memory_api=self.gpu.memory_api if self.num_samples else None,
             error=self.error,
         )
 

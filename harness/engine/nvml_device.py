@@ -8,17 +8,10 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 import pynvml
 
 from harness.units import format_bytes
-
-_NO_SUCH_API = (
-    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
-    pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
-    pynvml.NVML_ERROR_NOT_SUPPORTED,
-)
 
 
 def reason_of(error: pynvml.NVMLError) -> str:
@@ -42,21 +35,11 @@ class Gpu:
         self._handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         self.uuid: str = pynvml.nvmlDeviceGetUUID(self._handle)
         self.name: str = pynvml.nvmlDeviceGetName(self._handle)
-        self.memory_api: Literal["v1", "v2"] = "v2"
 
-    def memory(self) -> tuple[int, int, int | None]:
-        """Return bytes used, total, and reserved by the driver (None with v1, where ``used`` includes them)."""
-        if self.memory_api == "v2":
-            try:
-                info = pynvml.nvmlDeviceGetMemoryInfo(self._handle, version=pynvml.nvmlMemory_v2)
-            except pynvml.NVMLError as error:
-                if error.value not in _NO_SUCH_API:
-                    raise
-                self.memory_api = "v1"
-            else:
-                return info.used, info.total, info.reserved
-        info = pynvml.nvmlDeviceGetMemoryInfo(self._handle)
-        return info.used, info.total, None
+    def memory(self) -> tuple[int, int, int]:
+        """Return bytes used, total, and reserved by the driver, which are not in ``used`` (drivers from 510 on)."""
+        info = pynvml.nvmlDeviceGetMemoryInfo(self._handle, version=pynvml.nvmlMemory_v2)
+        return info.used, info.total, info.reserved
 
     def power_w(self) -> float | None:
         """Return the power drawn now, in watts."""

@@ -74,7 +74,7 @@ Status = Literal["ok", "oom", "failed", "interrupted"]
 
 
 class DeviceSample(Frozen):
-    """The NVML samples of one GPU; None: no answer. ``memory_api`` v1 counts the driver's reserve as ``used``."""
+    """The NVML samples of one GPU during the run. Bytes, watts, MHz; None if NVML did not answer."""
 
     uuid: str
     name: str
@@ -90,7 +90,6 @@ class DeviceSample(Frozen):
     clocks: ClockSamples | None = None
     foreign_processes: tuple[str, ...] = ()
     num_unidentified_processes: int = 0
-    memory_api: Literal["v1", "v2"] | None = None
     error: str | None = None
 
 
