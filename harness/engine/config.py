@@ -72,33 +72,22 @@ def transformer_config(spec: ExperimentSpec) -> TransformerConfig:
     return config
 
 
+# Settings of a model that GPTModel or another function takes, or that are a section of their own.
+_NOT_OF_EVERY_MODEL = {
+    "vocab_size", "make_vocab_size_divisible_by", "share_embeddings_and_output_weights", "position_embedding_type",
+    "rotary_base", "rotary_percent", "rope_scaling_factor", "mtp_num_layers", "mtp_loss_scaling_factor", "moe", "mla",
+    "yarn", "linear_attention",
+}  # fmt: skip
+
+
 def _architecture(spec: ExperimentSpec) -> dict[str, Any]:
     m = spec.model
-    fields: dict[str, Any] = {
-        "num_layers": m.num_layers,
-        "hidden_size": m.hidden_size,
-        "ffn_hidden_size": m.ffn_hidden_size,
-        "num_attention_heads": m.num_attention_heads,
+    fields: dict[str, Any] = m.model_dump(exclude=_NOT_OF_EVERY_MODEL) | {
         "num_query_groups": None if m.mla else m.query_groups,
         "kv_channels": None if m.mla else m.head_dim,
-        "gated_linear_unit": m.gated_linear_unit,
         "activation_func": ACTIVATIONS[m.activation_func],
-        "glu_linear_offset": m.glu_linear_offset,
-        "activation_func_clamp_value": m.activation_func_clamp_value,
-        "add_bias_linear": m.add_bias_linear,
-        "add_qkv_bias": m.add_qkv_bias,
-        "normalization": m.normalization,
-        "layernorm_epsilon": m.layernorm_epsilon,
-        "layernorm_zero_centered_gamma": m.layernorm_zero_centered_gamma,
-        "qk_layernorm": m.qk_layernorm,
-        "qk_l2_norm": m.qk_l2_norm,
         "no_rope_freq": _pattern(m.no_rope_freq),
-        "attention_output_gate": m.attention_output_gate,
-        "softmax_type": m.softmax_type,
-        "window_size": m.window_size,
         "window_attn_skip_freq": _pattern(m.window_attn_skip_freq),
-        "attention_dropout": m.attention_dropout,
-        "hidden_dropout": m.hidden_dropout,
         "use_cpu_initialization": spec.gpu_type.is_cpu,
     }
     if m.mtp_num_layers:
@@ -109,23 +98,9 @@ def _architecture(spec: ExperimentSpec) -> dict[str, Any]:
 def _parallel(spec: ExperimentSpec) -> dict[str, Any]:
     p = spec.parallelism
     interleaved = num_virtual_stages(p) > 1
-    return {
-        "tensor_model_parallel_size": p.tensor_model_parallel_size,
-        "pipeline_model_parallel_size": p.pipeline_model_parallel_size,
+    return p.model_dump() | {
         "virtual_pipeline_model_parallel_size": num_virtual_stages(p) if interleaved else None,
-        "context_parallel_size": p.context_parallel_size,
-        "cp_comm_type": p.cp_comm_type,
-        "expert_model_parallel_size": p.expert_model_parallel_size,
         "expert_tensor_parallel_size": p.expert_tensor_size,
-        "sequence_parallel": p.sequence_parallel,
-        "pipeline_model_parallel_layout": p.pipeline_model_parallel_layout,
-        "account_for_embedding_in_pipeline_split": p.account_for_embedding_in_pipeline_split,
-        "account_for_loss_in_pipeline_split": p.account_for_loss_in_pipeline_split,
-        "num_layers_in_first_pipeline_stage": p.num_layers_in_first_pipeline_stage,
-        "num_layers_in_last_pipeline_stage": p.num_layers_in_last_pipeline_stage,
-        "microbatch_group_size_per_vp_stage": p.microbatch_group_size_per_vp_stage,
-        "defer_embedding_wgrad_compute": p.defer_embedding_wgrad_compute,
-        "wgrad_deferral_limit": p.wgrad_deferral_limit,
         # Interleaving over batched p2p pairs messages wrongly on gloo (silently wrong gradients) and is refused by
         # megatron's own launcher at PP 2; without interleaving the overlapped form is refused by the schedule.
         "overlap_p2p_comm": interleaved,
@@ -186,14 +161,8 @@ def has_softmax_kernel() -> bool:
 
 
 def _recompute(spec: ExperimentSpec) -> dict[str, Any]:
-    fields = megatron_fields(spec.recompute)
-    return {
-        "recompute_granularity": fields.recompute_granularity,
-        "recompute_method": fields.recompute_method,
-        "recompute_num_layers": fields.recompute_num_layers,
-        "recompute_modules": list(fields.recompute_modules),
-        "distribute_saved_activations": fields.distribute_saved_activations,
-    }
+    fields = megatron_fields(spec.recompute).model_dump()
+    return fields | {"recompute_modules": list(fields["recompute_modules"])}
 
 
 def _precision(spec: ExperimentSpec) -> dict[str, Any]:
@@ -221,23 +190,13 @@ def _cuda_graph(graph: CudaGraphSpec, config_class: type) -> dict[str, Any]:
 
 
 def _moe(spec: ExperimentSpec) -> dict[str, Any]:
-    k, moe = spec.kernels, spec.model.moe
-    fields = moe.model_dump()
-    te = spec.kernels.transformer_impl == "transformer_engine"
-    fields |= {
-        "moe_layer_freq": _pattern(moe.moe_layer_freq),
-        "moe_token_dispatcher_type": k.moe_token_dispatcher_type,
-        "moe_permute_fusion": k.moe_permute_fusion,
-        "moe_shared_expert_overlap": k.moe_shared_expert_overlap,
-        "overlap_moe_expert_parallel_comm": k.overlap_moe_expert_parallel_comm,
-        "moe_expert_capacity_factor": k.moe_expert_capacity_factor,
-        "moe_pad_expert_input_to_capacity": k.moe_pad_expert_input_to_capacity,
-        # Only the legacy grouped MLP exists without transformer-engine; releases without it take TE's for granted.
-        "moe_use_legacy_grouped_gemm": moe.moe_grouped_gemm and not te,
-    }
-    if k.moe_flex_dispatcher_backend:
-        fields["moe_flex_dispatcher_backend"] = k.moe_flex_dispatcher_backend
-    return fields
+    moe, te = spec.model.moe, spec.kernels.transformer_impl == "transformer_engine"
+    kernels = {name: value for name, value in spec.kernels if "moe_" in name}
+    if kernels["moe_flex_dispatcher_backend"] is None:
+        del kernels["moe_flex_dispatcher_backend"]
+    # Only the legacy grouped MLP exists without transformer-engine; releases without it take TE's for granted.
+    legacy = {"moe_use_legacy_grouped_gemm": moe.moe_grouped_gemm and not te}
+    return moe.model_dump() | kernels | legacy | {"moe_layer_freq": _pattern(moe.moe_layer_freq)}
 
 
 def _mla(spec: ExperimentSpec) -> dict[str, Any]:
@@ -270,20 +229,12 @@ def _offload(spec: ExperimentSpec) -> dict[str, Any]:
 def ddp_config(spec: ExperimentSpec) -> DistributedDataParallelConfig:
     """Build the settings of gradient buffers and their reduction. The worker checks for NaN after timing."""
     d = spec.ddp
-    mxfp8 = spec.precision.name == "fp8_mx"
-    fields = {
-        "grad_reduce_in_fp32": d.grad_reduce_in_fp32,
-        "overlap_grad_reduce": d.overlap_grad_reduce,
-        "overlap_param_gather": d.overlap_param_gather,
+    fields = d.model_dump(exclude={"align_grad_reduce"}) | {
         "use_distributed_optimizer": spec.optimizer.use_distributed_optimizer,
         "check_for_nan_in_grad": False,
-        "align_param_gather": d.align_param_gather,
         "bucket_size": _bucket_size(spec) if d.overlap_grad_reduce else None,
-        "average_in_collective": d.average_in_collective,
         "fp8_param_gather": spec.precision.fp8_param_gather,
-        "reuse_grad_buf_for_mxfp8_param_ag": mxfp8,
-        "nccl_ub": d.nccl_ub,
-        "use_megatron_fsdp": d.use_megatron_fsdp,
+        "reuse_grad_buf_for_mxfp8_param_ag": spec.precision.name == "fp8_mx",
         # megatron-core's default shards nothing, not even under its FSDP
         "data_parallel_sharding_strategy": "optim_grads_params" if d.use_megatron_fsdp else "no_shard",
     }
@@ -299,31 +250,17 @@ def _bucket_size(spec: ExperimentSpec) -> int:
 def optimizer_config(spec: ExperimentSpec) -> OptimizerConfig:
     """Build the settings of the optimizer with the dtypes of ``spec``."""
     o = spec.optimizer
-    fields: dict[str, Any] = {
-        "optimizer": o.optimizer,
-        "sgd_momentum": o.sgd_momentum,
-        "loss_scale": o.loss_scale,
+    offload = {"optimizer_cpu_offload", "optimizer_offload_fraction", "overlap_cpu_optimizer_d2h_h2d"}
+    aware = {"use_precision_aware_optimizer"} | {name for name in type(o).model_fields if name.endswith("_dtype")}
+    unused = (set() if o.optimizer_cpu_offload else offload) | (set() if o.use_precision_aware_optimizer else aware)
+    asked = o.model_dump(exclude=unused)
+    fields = {name: DTYPES[value] if name.endswith("_dtype") else value for name, value in asked.items()} | {
         "fp16": spec.precision.params_dtype == "fp16",
-        "lr": o.lr,
-        "weight_decay": o.weight_decay,
-        "clip_grad": o.clip_grad,
         "bf16": spec.precision.params_dtype == "bf16",
         "params_dtype": DTYPES[spec.precision.params_dtype],
-        "use_distributed_optimizer": o.use_distributed_optimizer,
         "overlap_param_gather": spec.ddp.overlap_param_gather,
     }
-    if o.use_precision_aware_optimizer:
-        fields |= {
-            "use_precision_aware_optimizer": True,
-            "main_params_dtype": DTYPES[o.main_params_dtype],
-            "main_grads_dtype": DTYPES[o.main_grads_dtype],
-            "exp_avg_dtype": DTYPES[o.exp_avg_dtype],
-            "exp_avg_sq_dtype": DTYPES[o.exp_avg_sq_dtype],
-        }
     if "fp8_recipe" in spec.precision.transformer_config:
         fields["fp8_recipe"] = spec.precision.transformer_config["fp8_recipe"]
         fields["reuse_grad_buf_for_mxfp8_param_ag"] = spec.precision.name == "fp8_mx"
-    if o.optimizer_cpu_offload:
-        offload = ("optimizer_cpu_offload", "optimizer_offload_fraction", "overlap_cpu_optimizer_d2h_h2d")
-        fields |= {name: getattr(o, name) for name in offload}
     return OptimizerConfig(**fitted(OptimizerConfig, fields))

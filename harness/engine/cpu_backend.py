@@ -24,18 +24,12 @@ _ASKS_FOR_INFERENCE = "is_inference_column_parallel_linear"
 class Adaptation:
     """One redirection: the reason (places are in megatron-core 0.16.1) and how to apply it, once per process.
 
-    ``is_needed``: whether the installed release needs it; asked after the import.
+    Import megatron-core first.
     """
 
     name: str
     reason: str
     apply: Callable[[], None]
-    is_needed: Callable[[], bool] = lambda: True
-
-    def apply_where_needed(self) -> None:
-        """Apply the adaptation. Import megatron-core first."""
-        if self.is_needed():
-            self.apply()
 
 
 def block_transformer_engine() -> None:
@@ -56,13 +50,13 @@ def before_megatron() -> None:
 def install() -> None:
     """Apply every CPU adaptation, and those for a missing transformer-engine."""
     for adaptation in (*CPU_ADAPTATIONS, *LOCAL_ADAPTATIONS):
-        adaptation.apply_where_needed()
+        adaptation.apply()
 
 
 def install_local() -> None:
     """Apply what the local layer spec lacks on a GPU without transformer-engine."""
     for adaptation in LOCAL_ADAPTATIONS:
-        adaptation.apply_where_needed()
+        adaptation.apply()
 
 
 def _device_is_cpu() -> None:

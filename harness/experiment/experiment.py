@@ -161,7 +161,6 @@ NOT_DESCRIBED = "mbr-perf's settings do not describe this job fully"
 
 MIN_STEPS = 3
 """Steps in the window from which a verdict on time is possible."""
-_LONGEST = 1000
 
 
 class MeasureSpec(Frozen):
@@ -198,21 +197,17 @@ class MeasureSpec(Frozen):
         end = self.max_steps if self.eval_time_end_step is None else min(self.eval_time_end_step, self.max_steps)
         return start, end
 
-    def too_few_steps(self, option: str = " (-ms {})") -> str | None:
-        """Return a note, for before the start, if the window will hold fewer than ``MIN_STEPS`` steps.
+    def too_few_steps(self) -> str | None:
+        """Return a note, for before the start, if the window will hold fewer than ``MIN_STEPS`` steps, else None.
 
-        None if it will not. ``option``: how the command sets the number of steps.
         Such a run is not refused: its peak memory and its counted FLOPs are still judged.
         """
         start, end = self.window
         if end - start >= MIN_STEPS:
             return None
-        longer = (self.model_copy(update={"max_steps": self.max_steps + more}) for more in range(1, _LONGEST))
-        enough = next((m.max_steps for m in longer if m.window[1] - m.window[0] >= MIN_STEPS), None)
-        fix = f"max_steps {enough} or more{option.format(enough)}" if enough else "a lower eval_time_start_step"
         return (
             f"only {max(0, end - start)} of {counted(self.max_steps, 'step')} will count. A verdict on step time and "
-            f"throughput needs at least {MIN_STEPS}: use {fix}"
+            f"throughput needs at least {MIN_STEPS}: use a larger max_steps, or a lower eval_time_start_step"
         )
 
 

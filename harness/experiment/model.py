@@ -1,5 +1,6 @@
 """The model and its parallel sizes."""
 
+from collections.abc import Callable
 from functools import cache
 from typing import Annotated, Literal
 
@@ -224,43 +225,34 @@ class ModelSpec(Frozen):
         """Return the number of key/value heads: all attention heads without grouped-query attention."""
         return self.num_query_groups or self.num_attention_heads
 
+    def _pattern(self, freq: int | _Pattern | None, of_layer: Callable[[int, int], bool]) -> _Pattern:
+        """Return one 0 or 1 per decoder layer: all 0 for None, and ``of_layer(i, n)`` for every n-th layer."""
+        if isinstance(freq, tuple):
+            return freq
+        return tuple(int(freq is not None and of_layer(i, freq)) for i in range(self.num_layers))
+
     @property
-    def moe_layer_pattern(self) -> tuple[int, ...]:
+    def moe_layer_pattern(self) -> _Pattern:
         """Return one 0 (dense) or 1 (MoE) per decoder layer, as megatron-core reads `moe_layer_freq`."""
-        if self.moe is None:
-            return (0,) * self.num_layers
-        freq = self.moe.moe_layer_freq
-        if isinstance(freq, tuple):
-            return freq
-        return tuple(1 if i % freq == 0 else 0 for i in range(self.num_layers))
+        return self._pattern(self.moe.moe_layer_freq if self.moe else None, lambda i, n: i % n == 0)
 
     @property
-    def window_pattern(self) -> tuple[int, ...]:
+    def window_pattern(self) -> _Pattern:
         """One 1 (sliding window) or 0 (all tokens) per decoder layer, as megatron-core's `window_attn_skip_freq`."""
-        freq = self.window_attn_skip_freq
-        if self.window_size is None:
-            return (0,) * self.num_layers
-        if isinstance(freq, tuple):
-            return freq
-        return tuple(1 if freq is None or (i + 1) % freq else 0 for i in range(self.num_layers))
+        if self.window_size is None or self.window_attn_skip_freq is None:
+            return (int(self.window_size is not None),) * self.num_layers
+        return self._pattern(self.window_attn_skip_freq, lambda i, n: (i + 1) % n != 0)
 
     @property
-    def no_rope_pattern(self) -> tuple[int, ...]:
+    def no_rope_pattern(self) -> _Pattern:
         """One 1 (no rotary embedding) or 0 per decoder layer, as megatron-core's `no_rope_freq`."""
-        freq = self.no_rope_freq
-        if isinstance(freq, tuple):
-            return freq
-        return tuple(int(freq is not None and (i + 1) % freq == 0) for i in range(self.num_layers))
+        return self._pattern(self.no_rope_freq, lambda i, n: (i + 1) % n == 0)
 
     @property
-    def linear_attention_pattern(self) -> tuple[int, ...]:
+    def linear_attention_pattern(self) -> _Pattern:
         """One 1 (gated delta net) or 0 (attention) per decoder layer, as megatron-core's `linear_attention_freq`."""
-        if self.linear_attention is None:
-            return (0,) * self.num_layers
-        freq = self.linear_attention.linear_attention_freq
-        if isinstance(freq, tuple):
-            return freq
-        return tuple(1 if (i + 1) % freq else 0 for i in range(self.num_layers))
+        net = self.linear_attention
+        return self._pattern(net.linear_attention_freq if net else None, lambda i, n: (i + 1) % n != 0)
 
     @property
     def layer_kinds(self) -> tuple[LayerKind, ...]:

@@ -1,6 +1,7 @@
 """The recompute policy as one value."""
 
 import hashlib
+import re
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -158,15 +159,8 @@ def parse_recompute(text: str) -> UniformRecompute | PlannedRecompute:
 
 
 def _parse_full(text: str) -> FullRecompute:
-    parts = text.split(":")
-    if (
-        len(parts) not in (3, 4)
-        or parts[1] not in ("uniform", "block")
-        or not parts[2].isdecimal()
-        or int(parts[2]) < 1
-    ):
+    found = re.fullmatch(r"full:(uniform|block):0*([1-9][0-9]*)(:distributed)?", text)
+    if found is None:
         raise ValueError(f"recompute {text!r} is not full:uniform:N or full:block:N with N >= 1")
-    if len(parts) == 4 and parts[3] != "distributed":
-        raise ValueError(f"recompute {text!r}: the fourth part can only be 'distributed'")
-    method: Literal["uniform", "block"] = "uniform" if parts[1] == "uniform" else "block"
-    return FullRecompute(method=method, num_layers=int(parts[2]), distribute_saved_activations=len(parts) == 4)
+    method: Literal["uniform", "block"] = "uniform" if found[1] == "uniform" else "block"
+    return FullRecompute(method=method, num_layers=int(found[2]), distribute_saved_activations=bool(found[3]))

@@ -167,7 +167,7 @@ def plan_night(request: NightRequest, host: Host, *, starts: bool, waits: Callab
 def _short_cases(plan: NightPlan) -> Iterable[str]:
     """Yield one note for all cases that count the same steps, and too few of them."""
     judged = [case for case in plan.planned if case.expected is None]
-    few = grouped((case.spec.measure.too_few_steps(" in the suite"), case.name) for case in judged)
+    few = grouped((case.spec.measure.too_few_steps(), case.name) for case in judged)
     yield from (f"{', '.join(names)}: {why}" for why, names in few.items() if why)
 
 

@@ -69,20 +69,9 @@ def test_another_window_needs_no_new_run(spec, make_record):
     assert (early.step_time_s.median, derive(record).step_time_s.median) == (5.0, 1.0)
 
 
-@pytest.mark.parametrize(
-    ("measure", "fix"),
-    [
-        ({"max_steps": 3, "skip_first_percent_time": 0.2}, "only 2 of 3 steps will count"),
-        ({"max_steps": 3, "skip_first_percent_time": 0.2}, "use max_steps 4 or more (-ms 4)"),
-        ({"max_steps": 6}, "use max_steps 7 or more (-ms 7)"),
-        ({"eval_time_start_step": 8, "eval_time_end_step": 10}, "use a lower eval_time_start_step"),
-    ],
-)
-def test_too_few_steps_are_noted_before_the_start(measure, fix):
-    assert fix in str(MeasureSpec(**measure).too_few_steps())
-
-
-def test_the_number_of_steps_that_the_note_names_is_the_fewest():
+def test_too_few_steps_are_noted_before_the_start():
+    few = MeasureSpec(max_steps=3, skip_first_percent_time=0.2).too_few_steps()
+    assert "only 2 of 3 steps will count" in str(few)
     assert [MeasureSpec(max_steps=number).too_few_steps() is None for number in (5, 6, 7)] == [False, False, True]
 
 

@@ -3,7 +3,6 @@
 The answer maps keys to bytes, or to a traceback if the case failed.
 """
 
-import dataclasses
 import json
 import os
 import sys
@@ -50,7 +49,7 @@ def measured(case):
     spec = prepared(case, "transformer_engine", GROUPS.setdefault("groups", Groups()))
     gpu_setup.make_user_buffers(spec)
     try:
-        found = dataclasses.asdict(build(case, spec, stage_config(spec)).measure())
+        found = build(case, spec, stage_config(spec)).measure()
     finally:
         gpu_setup.destroy_user_buffers(spec)
     found.pop("ops")

@@ -155,7 +155,7 @@ def install(*, transformer_engine: bool) -> None:
     if not transformer_engine:
         rows += cpu_backend.LOCAL_ADAPTATIONS
     for row in (*rows, *ADAPTATIONS):
-        row.apply_where_needed()
+        row.apply()
 
 
 def _device_is_place() -> None:
@@ -238,15 +238,11 @@ def _storages_report_their_size() -> None:
     torch.UntypedStorage.resize_, torch.UntypedStorage.copy_ = resize_, copy_
 
 
-def _outputs_come_back_by_sharing() -> bool:
-    from megatron.core.tensor_parallel import random as megatron_random
-
-    return hasattr(megatron_random, "_get_share_storage")
-
-
 def _sharing_needs_no_compiler() -> None:
     from megatron.core.tensor_parallel import random as megatron_random
 
+    if not hasattr(megatron_random, "_get_share_storage"):
+        return
     resize, compiled = torch.UntypedStorage.resize_, megatron_random._get_share_storage
 
     def share_storage(output, recomputed):
@@ -269,12 +265,10 @@ ADAPTATIONS = (
     Adaptation("recompute_is_a_phase", "both kinds of checkpoint fork the generators around the repeated forward pass, "
                "and nothing else does", _recompute_is_a_phase),
     Adaptation("sharing_needs_no_compiler", "from 0.17 on output-discarding checkpoints hand recomputed bytes over in "
-               "C++, which is compiled at first use, and of which no count would know", _sharing_needs_no_compiler,
-               _outputs_come_back_by_sharing),
+               "C++, which is compiled at first use, and of which no count would know", _sharing_needs_no_compiler),
     Adaptation("storages_report_their_size", "output-discarding checkpoints empty and refill storages under living "
                "tensors; meta storages cannot be copied", _storages_report_their_size),
-    Adaptation("collectives_take_meta", "of older torch they only take tensors with data", collectives.install,
-               collectives.refuse_meta),
+    Adaptation("collectives_take_meta", "of older torch they only take tensors with data", collectives.install),
     Adaptation("kernels_of_the_target", "torch chooses attention, norm and dropout kernels by device, and they save "
                "different tensors", _target_picks_kernels),
     Adaptation("latent_rope_launches_nothing", "the fused rotary embedding of multi-latent attention is Triton's, "

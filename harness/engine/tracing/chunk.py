@@ -6,6 +6,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from math import lcm, prod
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -24,11 +25,10 @@ from harness.engine.tracing.tracer import Tracer
 from harness.experiment.effective import Implementation
 from harness.experiment.experiment import ExperimentSpec, OffloadSpec
 from harness.experiment.model import ParallelismSpec
-from harness.records.trace import OpCost, TraceCase
+from harness.records.trace import TraceCase
 
 
-@dataclass(frozen=True)
-class ParameterCount:
+class ParameterCount(NamedTuple):
     """Trained elements of one rank's dense and expert parameters, and bytes of all parameters as stored for compute."""
 
     dense: int
@@ -98,23 +98,6 @@ class Batch:
     needs_mask: bool
 
 
-@dataclass(frozen=True)
-class Measured:
-    """The memory of one pass; fields as in `ChunkTrace`."""
-
-    saved_bytes: int
-    forward_peak_bytes: int
-    backward_peak_bytes: int
-    persistent_bytes: int
-    lingering_bytes: int
-    leaving_over_bytes: int
-    reloaded_bytes: int
-    workspace_bytes: int
-    attention_bytes: int
-    mlp_bytes: int
-    ops: tuple[OpCost, ...]
-
-
 @contextmanager
 def _kept_by_part(gpt: torch.nn.Module, tracer: Tracer) -> Iterator[dict[str, int]]:
     """Add up the bytes that each part of the layers leaves alive, by the methods that CUDA graphs capture."""
@@ -157,12 +140,8 @@ class Chunk:
         length = self.batch.length
         return torch.ones(1, 1, length, length, dtype=torch.bool, device=PLACE.device).triu_(1)
 
-    @property
-    def hidden_bytes(self) -> int:
-        return prod(self.batch.hidden_shape) * self.batch.hidden_dtype.itemsize
-
-    def measure(self) -> Measured:
-        """Run two passes: the first allocates what stays, the second is recorded."""
+    def measure(self) -> dict[str, Any]:
+        """Run two passes: the first allocates what stays, the second is recorded. Return fields of a `ChunkTrace`."""
         assert self._micro_batch
         ledger = StorageLedger()
         main_grads = attach_main_grads(self.model, self._main_grad_dtype)
@@ -177,20 +156,19 @@ class Chunk:
         with _kept_by_part(self.gpt, tracer) as kept:
             forward_peak, saved, backward_peak = self._pass(tracer)
         gc.collect()
-        workspace_bytes = workspaces(self.model)
-        return Measured(
-            saved_bytes=saved,
-            forward_peak_bytes=forward_peak,
-            backward_peak_bytes=backward_peak,
-            persistent_bytes=ledger.live_of(1) - workspace_bytes,
-            lingering_bytes=ledger.live_bytes,
-            leaving_over_bytes=leaving_over,
-            reloaded_bytes=reloaded,
-            workspace_bytes=workspace_bytes,
-            attention_bytes=kept["_forward_attention"],
-            mlp_bytes=kept["_forward_mlp"],
-            ops=tracer.tally.rows(),
-        )
+        return {
+            "saved_bytes": saved,
+            "forward_peak_bytes": forward_peak,
+            "backward_peak_bytes": backward_peak,
+            "persistent_bytes": ledger.live_of(1) - workspaces(self.model),
+            "lingering_bytes": ledger.live_bytes,
+            "leaving_over_bytes": leaving_over,
+            "reloaded_bytes": reloaded,
+            "attention_bytes": kept["_forward_attention"],
+            "mlp_bytes": kept["_forward_mlp"],
+            "hidden_bytes": prod(self.batch.hidden_shape) * self.batch.hidden_dtype.itemsize,
+            "ops": tracer.tally.rows(),
+        }
 
     def _leaving_over(self, ledger: StorageLedger) -> tuple[int, int]:
         """Run the first step of offloading, in which no layer stays on the GPU; the next pass is then a later step.

@@ -68,18 +68,9 @@ class Tally:
 
     def rows(self) -> tuple[OpCost, ...]:
         """Return all operations. Figures of equal operations are multiplied by their number."""
+        figures = ("flops", "bytes", "comm_bytes")
         return tuple(
-            OpCost(
-                phase=op.phase,
-                kind=op.kind,
-                dtype=op.dtype,
-                flops=op.flops * count,
-                bytes=op.bytes * count,
-                comm_bytes=op.comm_bytes * count,
-                comm_group=op.comm_group,
-                overlapped=op.overlapped,
-                count=count,
-            )
+            OpCost(**vars(op) | {name: getattr(op, name) * count for name in figures}, count=count)
             for op, count in self._count.items()
         )
 
@@ -115,13 +106,13 @@ class UnknownCollectiveError(RuntimeError):
     """megatron-core used a collective whose cost is not in the table."""
 
 
-def refuse_meta() -> bool:
-    """Return whether this torch has no collectives of meta tensors, as torch 2.6."""
-    return not torch._C._dispatch_has_kernel_for_dispatch_key("c10d::allreduce_", "Meta")
-
-
 def install() -> None:
-    """Let meta tensors take the processor's kernels, which pass them to the group: a fake group reads no data."""
+    """Let meta tensors take the processor's kernels, which pass them to the group: a fake group reads no data.
+
+    Newer torch than 2.6 has collectives of meta tensors.
+    """
+    if torch._C._dispatch_has_kernel_for_dispatch_key("c10d::allreduce_", "Meta"):
+        return
     for packet in (*_BASES, c10d.barrier, c10d.send, c10d.recv_):
         kernel = functools.partial(packet.default._op_dk, torch._C.DispatchKey.CPU)
         _ADDED_KERNELS.impl(packet.__name__, kernel, "Meta")
@@ -140,9 +131,7 @@ def cost_of(func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Comm | No
     num_ranks = group.size()
     if num_ranks == 1:
         return None
-    if (
-        packet == c10d.send
-    ):  # of `roll_tensor` alone, which goes over the world's group to the next rank of CP, and waits
+    if packet == c10d.send:  # of `roll_tensor` alone, which goes to the next rank of CP, and waits
         return Comm(sum(map(tensor_bytes, tensors_in(values["tensors"]))), "cp", overlapped=False)
     factor, side = _BASES[packet]
     whole = sum(map(tensor_bytes, tensors_in(_side(values, side))))
@@ -166,18 +155,14 @@ def caller_goes_on() -> bool:
     return True
 
 
+_SIDES = {
+    "out": ("output_tensor", "output_tensors", "output"),
+    "in": ("input_tensor", "input_tensors", "input", "tensors"),
+}
+
+
 def _side(values: dict[str, object], side: str) -> object:
-    names = (
-        ("output_tensor", "output_tensors", "output")
-        if side == "out"
-        else (
-            "input_tensor",
-            "input_tensors",
-            "input",
-            "tensors",
-        )
-    )
-    return next(values[name] for name in names if values.get(name) is not None)
+    return next(values[name] for name in _SIDES[side] if values.get(name) is not None)
 
 
 def _label(group: ProcessGroup) -> CommGroup:

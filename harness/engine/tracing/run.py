@@ -3,8 +3,8 @@
 import gc
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib import metadata
+from typing import NamedTuple
 
 import torch
 from megatron.core import parallel_state
@@ -12,7 +12,7 @@ from megatron.core.models.common.embeddings import rotary_pos_embedding, yarn_ro
 from megatron.core.transformer.moe import moe_utils
 
 from harness.engine.tracing import offloading
-from harness.engine.tracing.chunk import Groups, build, count, stage_config, stage_spec
+from harness.engine.tracing.chunk import Groups, build, count, stage_config, stage_spec, workspaces
 from harness.engine.tracing.collectives import UnknownCollectiveError
 from harness.engine.tracing.routing import PLACE, ROUTING
 from harness.experiment.effective import Implementation, effective_recompute
@@ -22,19 +22,10 @@ from harness.experiment.software import Software
 from harness.records.trace import ChunkTrace, TraceCase, TraceRequest
 
 
-@dataclass(frozen=True)
-class Assumption:
-    """A statement that holds for the cases ``applies`` to."""
+class Remark(NamedTuple):
+    """What holds for the cases that it ``applies`` to: an assumption, or why any number would be wrong."""
 
     text: str
-    applies: Callable[[TraceCase], bool]
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """The reason why a case cannot be traced; any number from it would be wrong."""
-
-    reason: str
     applies: Callable[[TraceCase], bool]
 
 
@@ -50,16 +41,16 @@ def _cuts_unevenly(case: TraceCase) -> bool:
 
 
 REFUSALS = (
-    Refusal(
+    Remark(
         "megatron-core defect: `mlp` recompute returns the bias parameter from its checkpoint, and the backward pass "
         "then recurses without end; drop mlp or add_bias_linear",
         lambda case: _recomputes(case, "mlp") and case.spec.model.add_bias_linear and not case.has_experts,
     ),
-    Refusal(
+    Remark(
         "mbr-perf cannot trace the flex dispatcher: its kernels (DeepEP, HybridEP) own their buffers",
         lambda case: case.has_experts and case.spec.kernels.moe_token_dispatcher_type == "flex",  # noqa: S105
     ),
-    Refusal(
+    Remark(
         "mbr-perf cannot trace offload_modules with recompute of whole layers or whole MoE layers: the repeated "
         "forward pass enters megatron-core's groups a second time, in the middle of a backward pass",
         lambda case: (
@@ -67,11 +58,11 @@ REFUSALS = (
             and (isinstance(case.spec.recompute, FullRecompute) or _recomputes(case, "moe"))
         ),
     ),
-    Refusal(
+    Remark(
         "mbr-perf cannot trace overlapped expert-parallel communication: its schedule runs two micro-batches at once",
         lambda case: case.spec.kernels.overlap_moe_expert_parallel_comm,
     ),
-    Refusal(
+    Remark(
         "uniform recompute: in megatron-core 0.16 recompute_num_layers must divide the layers of each model chunk",
         _cuts_unevenly,
     ),
@@ -79,33 +70,33 @@ REFUSALS = (
 
 
 ASSUMPTIONS = (
-    Assumption(
+    Remark(
         "offload_modules: traced is the second step of megatron-core's own manager; each copy completes at once, and "
         "quantised copies of weights stay on the GPU",
         lambda case: bool(case.spec.offload.offload_modules),
     ),
-    Assumption(
+    Remark(
         "layer-wise offloading: every traced layer is on the host between its passes and returns whole for its "
         "backward pass",
         lambda case: case.spec.offload.cpu_offloading_num_layers > 0,
     ),
-    Assumption(
+    Remark(
         "CUDA graphs: the trace runs eagerly; graphs also keep static buffers and their own memory pool",
         lambda case: case.spec.cuda_graph.impl != "none",
     ),
-    Assumption(
+    Remark(
         "tp_comm_overlap: user buffers are outside torch's allocator; gathers are traced as without overlap",
         lambda case: case.spec.makes_user_buffers,
     ),
-    Assumption(
+    Remark(
         "all ranks send equally many tokens; imbalance scales what this rank receives",
         lambda case: case.has_experts,
     ),
-    Assumption(
+    Remark(
         "moe_shared_expert_overlap: the trace has no streams; kernels run one after another",
         lambda case: case.spec.kernels.moe_shared_expert_overlap,
     ),
-    Assumption(
+    Remark(
         "attention_backend auto: the trace uses cuDNN's fused attention, which transformer-engine prefers on Hopper "
         "and later",
         lambda case: case.spec.kernels.attention_backend == "auto" and not case.spec.gpu_type.is_cpu,
@@ -121,7 +112,7 @@ def refusal(case: TraceCase, request: TraceRequest) -> str | None:
         return "offload_modules needs transformer-engine's layers"
     if request.implementation == "transformer_engine" and case.spec.gpu_type.is_cpu:
         return "transformer-engine runs on GPUs only"
-    return next((row.reason for row in REFUSALS if row.applies(case)), None)
+    return next((row.text for row in REFUSALS if row.applies(case)), None)
 
 
 def notes_of(case: TraceCase, implementation: Implementation) -> tuple[str, ...]:
@@ -179,23 +170,12 @@ def trace(case: TraceCase, implementation: Implementation, groups: Groups) -> Ch
     """Trace one case; ValueError or AssertionError if megatron-core refuses its configuration."""
     spec = prepared(case, implementation, groups)
     chunk = build(case, spec, stage_config(spec))
-    measured = chunk.measure()
-    parameters = count(chunk.model)
+    measured, parameters = chunk.measure(), count(chunk.model)
     return ChunkTrace(
-        saved_bytes=measured.saved_bytes,
-        forward_peak_bytes=measured.forward_peak_bytes,
-        backward_peak_bytes=measured.backward_peak_bytes,
-        persistent_bytes=measured.persistent_bytes,
-        lingering_bytes=measured.lingering_bytes,
-        leaving_over_bytes=measured.leaving_over_bytes,
-        reloaded_bytes=measured.reloaded_bytes,
-        attention_bytes=measured.attention_bytes,
-        mlp_bytes=measured.mlp_bytes,
-        hidden_bytes=chunk.hidden_bytes,
+        **measured,
         num_parameters_dense=parameters.dense,
         num_parameters_expert=parameters.expert,
-        parameter_bytes=parameters.bytes + measured.workspace_bytes,
-        ops=measured.ops,
+        parameter_bytes=parameters.bytes + workspaces(chunk.model),
         inert_modules=tuple(effective_recompute(spec, implementation, _INSTALLED).inert_modules),
         notes=notes_of(case, implementation),
     )

@@ -4,7 +4,6 @@ import gc
 import time
 from collections.abc import Callable
 from itertools import chain
-from math import lcm
 
 import torch
 import torch.distributed as dist
@@ -14,7 +13,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from harness.engine.layer_plan import set_plan
 from harness.engine.model import build_chunks
-from harness.engine.tracing.chunk import attach_main_grads, stage_config, workspaces
+from harness.engine.tracing.chunk import attach_main_grads, stage_config, workspaces, world_size
 from harness.engine.tracing.ledger import StorageLedger
 from harness.engine.tracing.routing import PLACE
 from harness.engine.tracing.run import set_up
@@ -87,13 +86,10 @@ class BytesOnly(Tracer):
 
 def _join(spec: ExperimentSpec, pp_rank: int) -> None:
     """Join as the first rank of the stage in the smallest job of these sizes; its process groups send nothing."""
-    p = spec.parallelism
-    per_stage = lcm(
-        p.tensor_model_parallel_size * p.context_parallel_size, p.expert_tensor_size * p.expert_model_parallel_size
-    )
+    per_stage = world_size(spec.parallelism)
     if dist.is_initialized():
         parallel_state.destroy_model_parallel()
         dist.destroy_process_group()
-    size = per_stage * p.pipeline_model_parallel_size
+    size = per_stage * spec.parallelism.pipeline_model_parallel_size
     dist.init_process_group("fake", rank=pp_rank * per_stage, world_size=size, store=FakeStore())
     parallel_state.initialize_model_parallel(**group_sizes(spec))

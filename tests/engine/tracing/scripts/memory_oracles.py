@@ -48,7 +48,7 @@ def meters(case, groups):
     m = chunk.measure()
     gc.collect()
     return {
-        "tracer": max(m.saved_bytes + m.backward_peak_bytes, m.forward_peak_bytes),
+        "tracer": max(m["saved_bytes"] + m["backward_peak_bytes"], m["forward_peak_bytes"]),
         "watched": watched_peak_bytes(lambda: one_pass(chunk)),
         "allocator": profiled_peak_bytes(lambda: one_pass(chunk)),
     }
