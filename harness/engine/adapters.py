@@ -111,10 +111,7 @@ class Adapter(torch.nn.Module):
 
 
 def _cuts_sequence(linear: torch.nn.Module) -> bool:
-    """Return whether an adapter must gather its input along the sequence, or scatter its output.
-
-    Shared experts that overlap their communication do it outside their layers.
-    """
+    """Return whether an adapter gathers its input along the sequence, or scatters its output."""
     is_silent = getattr(linear, "parallel_mode", "") is None or getattr(linear, "explicit_expert_comm", False)
     is_gathered = getattr(linear, "return_layernorm_output_gathered", False)
     return linear.config.sequence_parallel and not is_silent and not is_gathered

@@ -1,7 +1,6 @@
 """torchrun with a result for programs: ``python -m harness.engine.agent --result FILE <torchrun arguments>``.
 
-torchrun itself exits with 1 for every failure and explains it only in its log. The agent passes the same arguments to
-the same entry point, `torch.distributed.run.run`, and writes the outcome of each rank to FILE unless SIGKILL ends it.
+torchrun exits with 1 for every failure. The agent writes the outcome of each rank to FILE unless SIGKILL ends it.
 """
 
 import signal

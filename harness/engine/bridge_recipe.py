@@ -1,7 +1,6 @@
 """Writes the configuration of a recipe function of Megatron-Bridge: ``FUNCTION NUM_GPUS FILE``.
 
-The function is finalised as `pretrain` and `run_script.py --dryrun` do, for a job of that many GPUs. Where this machine
-has no GPU to ask, the file stays as the function made it; the ranks finalise it in any case.
+Where this machine has no GPU to ask, the file stays as the function made it; the ranks finalise it in any case.
 """
 
 import os

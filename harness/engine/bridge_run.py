@@ -1,8 +1,4 @@
-"""Runs Megatron-Bridge's own training loop in a rank, and measures its steps by its callbacks.
-
-Bridge builds model, optimizer and data, and trains, as in its own container. The callbacks (`megatron.bridge.training.
-callbacks`, since 0.3.0, marked experimental there) read memory and time around each step; nothing of Bridge is patched.
-"""
+"""Runs Megatron-Bridge's own training loop in a rank, and measures its steps by its callbacks (since Bridge 0.3.0)."""
 
 import inspect
 import time
@@ -71,10 +67,7 @@ def _forward_step(text: str) -> Any:
 
 
 def configured(path: Path, engine: BridgeEngine, num_steps: int, log: RankLog) -> ConfigContainer:
-    """Read the configuration, and replace the settings of the request. RuntimeError for one that this Bridge lacks.
-
-    The schedule of the learning rate stays that of the file.
-    """
+    """Read the configuration, and replace the settings of the request. RuntimeError for one that this Bridge lacks."""
     config = ConfigContainer.from_yaml(str(path), mode=InstantiationMode.STRICT)
     if config.scheduler.lr_decay_iters is None:
         config.scheduler.lr_decay_iters = config.train.train_iters
@@ -89,10 +82,7 @@ def configured(path: Path, engine: BridgeEngine, num_steps: int, log: RankLog) -
 
 
 def _replaced(config: ConfigContainer, path: str, value: object) -> bool | None:
-    """Replace a setting; return whether its value was another, None if there is no such setting.
-
-    Newer model classes keep megatron-core's settings in `model.transformer`.
-    """
+    """Replace a setting; return whether its value was another, None if there is no such setting."""
     section, _, name = path.rpartition(".")
     owner: Any = config
     for part in section.split("."):
@@ -157,10 +147,7 @@ class Measurement(Callback):
 
 
 def _result(context: Any) -> StepResult:
-    """Return the step's loss (None except on the last pipeline stage) and gradient norm, as numbers.
-
-    A step that Bridge skipped, as its loss scaler does, has neither: its figures may be infinite.
-    """
+    """Return the loss (None except on the last stage) and gradient norm; neither for a step that Bridge skipped."""
     if context.skipped_iter:
         return StepResult(None, None)
     losses, norm = context.loss_dict or {}, context.grad_norm

@@ -32,10 +32,7 @@ class UnknownFieldError(RuntimeError):
 
 
 def fitted(config_class: type, fields: dict[str, Any]) -> dict[str, Any]:
-    """Return ``fields`` under the names that the installed ``config_class`` knows.
-
-    Raises UnknownFieldError for a field without a known name: without the field, another model would train.
-    """
+    """Return ``fields`` under the names that the installed ``config_class`` knows. UnknownFieldError."""
     known = {f.name for f in dataclasses.fields(config_class)}
     out, missing = {}, []
     for name, value in fields.items():
@@ -148,10 +145,7 @@ def _fusible_activation(model: ModelSpec) -> bool:
 
 
 def has_weight_gradient_kernel() -> bool:
-    """Return whether Apex's kernel is installed: megatron-core's own output layer needs it to fuse its weight gradient.
-
-    transformer-engine's layers have kernels of their own.
-    """
+    """Return whether Apex's kernel is installed, which megatron-core's own output layer fuses gradients with."""
     return find_spec("fused_weight_gradient_mlp_cuda") is not None
 
 

@@ -2,9 +2,8 @@
 
 Each line of stdin is ``{"spec": an ExperimentSpec, "env": variables of its ranks}``; all are for GPUs, or all for the
 processor. Prints one JSON object per request, in order: ``{"accepted": true, ...}``; or the type, text and place of
-megatron-core's exception; or the ``problem`` if something else failed, which is no verdict on the request. The probe
-imports megatron-core once. Building a configuration changes it and sets environment variables, so each request gets its
-own fork, or its own process if the imports leave a process that cannot be forked.
+megatron-core's exception; or the ``problem`` if something else failed, which is no verdict on the request. Each request
+has its own fork or process, because building a configuration changes it and sets variables.
 """
 
 import gc
@@ -55,10 +54,7 @@ def translation(kind: str, text: str) -> str | None:
 
 
 def without_transformer_engine(spec: ExperimentSpec) -> ExperimentSpec:
-    """Return ``spec`` without the settings that need transformer-engine.
-
-    megatron-core checks those first, and would refuse the request before it looks at recompute, parallelism or graphs.
-    """
+    """Return ``spec`` without the settings that need transformer-engine, which megatron-core checks first."""
     kernels = spec.kernels.model_copy(update={"transformer_impl": "local", "moe_permute_fusion": False})
     parallelism = spec.parallelism
     # The local layers do not fuse the accumulation of gradients, and the deferral is refused without it.

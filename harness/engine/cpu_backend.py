@@ -1,8 +1,4 @@
-"""The one place where megatron-core is adapted: to run without CUDA, and without transformer-engine.
-
-megatron-core writes ``device="cuda"`` and CUDA streams into its schedules, optimizer and dispatcher. Each adaptation
-below redirects one such use; none changes what is computed.
-"""
+"""Adapts megatron-core to run without CUDA, and without transformer-engine; nothing changes what is computed."""
 
 import contextlib
 import functools
@@ -22,10 +18,7 @@ _ASKS_FOR_INFERENCE = "is_inference_column_parallel_linear"
 
 @dataclass(frozen=True)
 class Adaptation:
-    """One redirection: the reason (places are in megatron-core 0.16.1) and how to apply it, once per process.
-
-    Import megatron-core first.
-    """
+    """One redirection: the reason (places are in megatron-core 0.16.1) and how to apply it, once imported."""
 
     name: str
     reason: str
@@ -33,10 +26,9 @@ class Adaptation:
 
 
 def block_transformer_engine() -> None:
-    """Make `import transformer_engine` an ImportError; call before megatron is imported.
+    """Make `import transformer_engine` an ImportError, before megatron is imported.
 
-    A transformer-engine wheel on a machine without CUDA raises RuntimeError on import, and megatron guards only
-    against ImportError, so `import megatron.core` itself would fail.
+    Its wheel raises RuntimeError on a machine without CUDA, and megatron guards only against ImportError.
     """
     sys.modules["transformer_engine"] = None  # type: ignore[assignment]
 

@@ -10,10 +10,7 @@ from harness.experiment.experiment import ExperimentSpec
 
 
 def leave_default(spec: ExperimentSpec) -> None:
-    """Leave CUDA's default stream if transformer-engine captures graphs. Call it before the groups are made.
-
-    Megatron-LM and Megatron-Bridge do the same: a capturing stream must not depend on the default stream.
-    """
+    """Leave CUDA's default stream, which a capture must not depend on, before the groups are made."""
     if spec.cuda_graph.impl == "transformer_engine":
         torch.cuda.set_stream(torch.cuda.Stream())
 
@@ -22,10 +19,8 @@ def leave_default(spec: ExperimentSpec) -> None:
 def building_ddp(spec: ExperimentSpec) -> Iterator[None]:
     """Build megatron's DDP on a side stream, in order with the current one; on a CPU nothing changes.
 
-    DDP keeps AccumulateGrad nodes, which belong to the stream that created them. On the default stream a graph's
-    capture would depend on work outside of it. From torch 2.11 on, the first backward pass warns of the two streams, as
-    it does under Megatron-LM. Where the side stream lags, torch reserves more than it would on the default stream; else
-    the same (on scripted GPUs, without graphs; DECISIONS.md, 34).
+    DDP keeps AccumulateGrad nodes, which belong to the stream that created them: a graph's capture would depend on work
+    outside of it. Where the side stream lags, torch reserves more than on the default stream (DECISIONS.md, 34).
     """
     if spec.gpu_type.is_cpu:
         yield
@@ -48,10 +43,9 @@ def _side_stream(spec: ExperimentSpec) -> torch.cuda.Stream:
 
 
 def make_user_buffers(spec: ExperimentSpec) -> None:
-    """Register the buffers of ``spec`` with the ranks of every tensor-parallel group, if it uses any.
+    """Register the buffers of ``spec``, if any, as Megatron-LM (training/initialize.py) and Megatron-Bridge do.
 
-    Call it once, after megatron's process groups exist and before the first layer runs. The arguments are those of
-    Megatron-LM (training/initialize.py) and Megatron-Bridge.
+    Call it once, after megatron's process groups exist and before the first layer runs.
     """
     if not spec.makes_user_buffers:
         return

@@ -70,10 +70,7 @@ def settings_of_rank(config) -> list[list[str]]:
 
 
 def set_plan(chunks: Sequence, of_stage: Sequence[Sequence[str]]) -> None:
-    """Set ``of_stage[chunk][layer]``, the settings of this rank's layers, MTP layers last.
-
-    The model was built without recompute. OtherLayoutError for another number of chunks or layers.
-    """
+    """Set ``of_stage[chunk][layer]``, the settings of this rank's layers, MTP layers last. OtherLayoutError."""
     if len(chunks) != len(of_stage):
         raise OtherLayoutError(f"the plan is for {len(of_stage)} chunks; this rank built {len(chunks)}")
     for chunk, settings in zip(chunks, of_stage, strict=True):

@@ -30,9 +30,7 @@ _CPU_ATTENTION = {
 class FlopTally(TorchDispatchMode):
     """Counts FLOPs inside its block in ``flops``, recomputed work included, by `torch.utils.flop_counter`.
 
-    Attention is counted as torch counts it on a GPU: the whole score matrix, causal or not. torch's own
-    `FlopCounterMode` gives the same figure, but its module hooks keep tensors alive for longer, so the same step could
-    not measure memory.
+    Attention is the whole score matrix, causal or not. The hooks of torch's own `FlopCounterMode` keep tensors alive.
     """
 
     def __init__(self) -> None:
@@ -51,10 +49,7 @@ class FlopTally(TorchDispatchMode):
 
 
 class CudaMeter:
-    """Reads the caching allocator's counters of the whole process. Nothing is reset, so warm-up and capture count.
-
-    It needs no further step (``probes``), and it counts no FLOPs.
-    """
+    """Reads the caching allocator's counters of the whole process; nothing is reset. It counts no FLOPs."""
 
     probes = False
     counted_flops: int | None = None
@@ -97,12 +92,8 @@ class CudaMeter:
 class CpuMeter:
     """Measures model and optimizer, what the first step leaves, and the peak of an untimed step at the end of the run.
 
-    It also watches the first step, which makes masks, rotary tables and buffers that stay. By default no window has
-    this step.
-
-    The kernel's high-water mark is no substitute, because the C allocator keeps freed memory. torch's profiler is none
-    either: it misses frees on gloo's threads, so its sum drifts. Under a limit the meter reports the figure that it
-    compared with the limit, so a run that passed never exceeds it.
+    The kernel's high-water mark is no substitute: the C allocator keeps freed memory. Under a limit the meter reports
+    the figure that it compared with the limit.
     """
 
     probes = True
@@ -185,11 +176,9 @@ MAX_ENTRIES = 100_000  # the newest; each takes some KB of the host's memory
 
 @contextmanager
 def recorded_step(path: Path, memory=torch.cuda.memory) -> Iterator[Callable[[str], None]]:
-    """Record the history of one step, which the block runs, and write it to ``path``.
+    """Record the history of one step, which the block runs, and write it to ``path``; a failed step leaves no file.
 
-    The block calls the function that it gets for each new phase; phases become the snapshot's annotations. The snapshot
-    has weights and optimizer states without stacks, because they were made before. All ranks must do this: a step needs
-    all of them. A failed step leaves no file.
+    The block calls the function that it gets for each new phase, an annotation of the snapshot. All ranks must do this.
     """
     _start(memory)
     with ExitStack() as phase:
@@ -204,10 +193,7 @@ def recorded_step(path: Path, memory=torch.cuda.memory) -> Iterator[Callable[[st
 
 
 def record_until_out_of_memory(path: Path, memory=torch.cuda.memory, attach: Callable | None = None) -> None:
-    """Record from now on. Each failed request rewrites ``path`` before the exception frees anything.
-
-    ``attach`` registers the function that torch then calls; by default torch's own.
-    """
+    """Record from now on. Each failed request rewrites ``path`` before the exception frees anything."""
     _start(memory)
     (attach or torch._C._cuda_attach_out_of_memory_observer)(lambda *_: _write(path, memory))
 
@@ -235,11 +221,7 @@ class MemoryLimitError(MemoryError):
 
 
 class CpuLimit:
-    """Limits a rank on the CPU to ``limit_bytes``: model and optimizer plus what steps allocate.
-
-    Later steps run unwatched, at full speed: they need as much as the last of the :data:`WATCHED_STEPS` first steps.
-    It counts what :class:`StorageWatch` counts, as the meter does.
-    """
+    """Limits a rank on the CPU to ``limit_bytes``, in the first :data:`WATCHED_STEPS` steps."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
@@ -253,10 +235,7 @@ class CpuLimit:
 
     @contextmanager
     def step(self, built_bytes: int, ledger: StorageLedger | None = None) -> Iterator[None]:
-        """Watch one step on top of ``built_bytes`` and of what earlier steps left in ``ledger``.
-
-        MemoryLimitError at the operation that exceeds the limit.
-        """
+        """Watch one step on top of ``built_bytes`` and of what is in ``ledger``. MemoryLimitError."""
         watch = _Watch(built_bytes, self.limit_bytes, ledger)
         try:
             with watch:

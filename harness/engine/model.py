@@ -188,8 +188,7 @@ def gpt_model(
 def _apex_passed_over() -> Iterator[None]:
     """Let megatron-core build its own layers with gradient accumulation fusion on, as if Apex were installed.
 
-    Without Apex its output layer refuses the setting for the whole model. transformer-engine's layers need no Apex and
-    would lose the fusion.
+    Without Apex its output layer refuses the setting for the whole model, which transformer-engine's layers can have.
     """
     layers._grad_accum_fusion_available = True
     try:

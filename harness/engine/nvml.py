@@ -27,10 +27,7 @@ _Look = tuple[float, int | None, int | None]
 
 
 class ClockRecorder:
-    """Keeps samples ``every_s`` apart. Past :data:`MAX_SAMPLES` it drops every second sample and doubles the distance.
-
-    Of two samples it keeps the one with a slowdown.
-    """
+    """Keeps samples ``every_s`` apart. Past :data:`MAX_SAMPLES` it keeps one of two, that with a slowdown."""
 
     def __init__(self, every_s: float) -> None:
         self.every_s = every_s

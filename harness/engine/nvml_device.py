@@ -1,8 +1,4 @@
-"""Reads devices and processes from NVML.
-
-``python -m harness.engine.nvml_device list`` prints the GPUs as JSON. It does not import the sampler, so it starts
-fast.
-"""
+"""Reads devices and processes from NVML; ``python -m harness.engine.nvml_device list`` prints the GPUs as JSON."""
 
 import json
 from collections.abc import Callable

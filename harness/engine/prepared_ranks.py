@@ -1,8 +1,6 @@
 """Forks ranks before torchrun starts, from a process with one thread and all imports.
 
-torchrun itself starts an interpreter per rank, or forks while its store runs in a thread, which is not safe. Here
-torchrun still starts, watches and ends the ranks with its own code. Only instead of calling `Popen` it gets a process
-that waits for its order.
+torchrun still starts, watches and ends the ranks. In place of `Popen` it gets a process that waits for its order.
 """
 
 import inspect
@@ -33,10 +31,7 @@ def why_not_to_be_handed_over() -> str:
 
 
 class PreparedRanks:
-    """Gives torchrun its ranks inside the block. torchrun gets ValueError for an order that a fork cannot execute.
-
-    Entering raises UnforkableError if this process must not fork.
-    """
+    """Gives torchrun its ranks inside the block. UnforkableError if this process must not fork."""
 
     def __init__(self, number: int) -> None:
         self._number = number

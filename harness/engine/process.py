@@ -20,9 +20,8 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 def die_with_parent(with_signal: signal.Signals = signal.SIGKILL) -> None:
     """Ask the kernel for ``with_signal`` when the parent dies (Linux `prctl(2)`); end at once if it died already.
 
-    The environment variable ``MBR_PERF_PARENT_PID`` names the parent. Without it, as under plain torchrun, only a later
-    death counts. Does nothing on systems without prctl. For the kernel the parent is the thread that started this
-    process, so a parent must not start it from a short-lived thread.
+    ``MBR_PERF_PARENT_PID`` names the parent; without it only a later death counts. For the kernel the parent is a
+    thread: do not start this process from a short-lived one.
     """
     if sys.platform != "linux":
         return
@@ -53,8 +52,7 @@ def dump_stacks_on_signal() -> None:
 def run_and_end(program: Callable[[], object]) -> NoReturn:
     """Run ``program`` as the whole of this process, and end with the exit code that an interpreter would give it.
 
-    This skips exit handlers and the clean-up of Python objects. In a fork the exit handlers belong to the parent, which
-    still runs. The clean-up would take about a second of CPU time with torch and megatron-core loaded.
+    Exit handlers belong to the parent of a fork; the clean-up of Python objects takes a second with torch loaded.
     """
     code = 1
     try:
@@ -70,11 +68,7 @@ def run_and_end(program: Callable[[], object]) -> NoReturn:
 
 @contextmanager
 def garbage_collection_paused() -> Iterator[None]:
-    """Switch Python's garbage collector off inside the block, because it slows imports of torch and megatron-core.
-
-    The block does not collect. A process that measures time calls ``gc.collect()`` at the end of the block, so that no
-    measured step pays for it.
-    """
+    """Switch Python's garbage collector off inside the block, because it slows imports; nothing is collected after."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -114,10 +108,7 @@ class UnforkableError(RuntimeError):
 
 @contextmanager
 def importing_before_forks() -> Iterator[None]:
-    """Prepare imports of torch in a process that will fork.
-
-    Set unset variables that keep the process forkable, and switch the garbage collector off.
-    """
+    """Prepare imports of torch in a process that will fork: set variables that keep it forkable."""
     added = {name: value for name, value in _WHILE_IMPORTING.items() if name not in os.environ}
     os.environ.update(added)
     try:

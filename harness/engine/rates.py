@@ -1,7 +1,6 @@
 """Measures single operations on a GPU: ``python -m harness.engine.rates TYPE``, a type of ``-g``; tiny ones on ``cpu``.
 
-Prints a JSON object with the ``rows`` of every part, then one with the device and its software; or one with the
-``problem`` that ends it.
+Prints the ``rows`` of every part as JSON, then the device and its software; or the ``problem`` that ends it.
 """
 
 import argparse

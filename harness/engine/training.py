@@ -38,11 +38,7 @@ def group_sizes(spec: ExperimentSpec) -> dict[str, object]:
 
 
 def set_gradient_hooks(spec: ExperimentSpec, config: TransformerConfig, chunks) -> None:
-    """Set the functions that the schedule calls around the backward passes, as Megatron-LM's training loop does.
-
-    With `grad_sync_func` and `param_sync_func` the interleaved schedule starts the collectives of a chunk at the same
-    moment on all pipeline stages.
-    """
+    """Set the functions that the schedule calls around the backward passes, as Megatron-LM's training loop does."""
 
     def per_chunk(functions: list[Callable]) -> Callable | list[Callable]:
         return functions[0] if len(functions) == 1 else functions
@@ -58,8 +54,7 @@ def set_gradient_hooks(spec: ExperimentSpec, config: TransformerConfig, chunks) 
 class ParameterGather:
     """Parameters gathered during the forward pass (`overlap_param_gather` of megatron-core's DDP), from step 1 on.
 
-    The first step has nothing to gather: every rank holds the initial weights, and with MXFP8 the gather would read
-    the gradient buffer, which is zero.
+    In step 0 every rank holds the initial weights, and with MXFP8 the gather would read zeros.
     """
 
     def __init__(self, spec: ExperimentSpec, config: TransformerConfig, chunks, optimizer: MegatronOptimizer):
@@ -91,10 +86,7 @@ class ParameterGather:
 
 
 def collect_garbage(train: TrainSpec, index: int) -> None:
-    """Collect garbage before step ``index`` at the same steps on all ranks, with Python's own collector off.
-
-    The collection is inside the step's time, as it is in an iteration of Megatron-LM or Megatron-Bridge.
-    """
+    """Collect garbage before step ``index`` at the same steps on all ranks, inside the step's time."""
     if not train.manual_gc:
         return
     if index == 0:
@@ -130,8 +122,7 @@ def batches_of_chunks(
 ) -> list[Iterator[MicroBatch]]:
     """Return an endless iterator per chunk over the micro-batches of one step, equal in all steps and chunks.
 
-    They are on the device before the first step. A copy per micro-batch would make the host wait for the device.
-    Chunks between the pipeline's ends read only the attention mask.
+    They are on the device before the first step. Chunks between the pipeline's ends read only the attention mask.
     """
     reads = [_reads_tokens(chunk) for chunk in chunks]
     pool = mock_batches(spec, device) if any(reads) else []
@@ -189,10 +180,7 @@ def _loss(loss_mask: torch.Tensor, output: torch.Tensor):
 
 
 def forward_step(batches, model, *, return_schedule_plan: bool = False):
-    """megatron-core's forward_step_func: one micro-batch through one chunk, and the function that makes its loss.
-
-    ``return_schedule_plan``: the layers' parts, which overlapped communication of experts interleaves, not the output.
-    """
+    """megatron-core's forward_step_func: one micro-batch through one chunk, and the function that makes its loss."""
     batch = next(batches)
     run = model.build_schedule_plan if return_schedule_plan else model
     output = run(

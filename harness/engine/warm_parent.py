@@ -1,8 +1,7 @@
 """A process that imports once what agents and ranks need, and forks an agent per launch.
 
 The harness starts ``python -m harness.engine.warm_parent --channel FD --device cpu|cuda`` with the environment of the
-ranks, because libraries read it while they load. The process uses no GPU, computes nothing and starts no thread, so a
-child gets only the state after the imports. Otherwise it refuses to fork.
+ranks, because libraries read it while they load. A process with a GPU in use or with threads refuses to fork.
 """
 
 import argparse
@@ -104,8 +103,7 @@ def _answer(channel: socket.socket, answer: WarmAnswer) -> None:
 def fork_agent(request: WarmRequest, channel: socket.socket, changed: dict[str, str]) -> tuple[int, int]:
     """Return the agent's pid, and the pipe on which it waits before it begins. OSError without memory or processes.
 
-    A child forks the agent and ends at once, so the kernel gives the agent to the harness, the next subreaper. The
-    harness then collects the agent's exit status, and the agent dies with the harness.
+    A child forks the agent and ends at once, so that the harness, the next subreaper, is the agent's parent.
     """
     read, write = os.pipe()
     waits, go = os.pipe()

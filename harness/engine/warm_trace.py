@@ -1,7 +1,6 @@
 """A tracer that stays: ``python -m harness.engine.warm_trace IMPLEMENTATION`` reads folders from stdin, one a line.
 
-It imports torch and megatron-core once, which takes most of a short tracer's time, and forks for each request. No fork
-sees what another one left. It stands beside `trace.py`, whose code decides what a trace is.
+It imports torch and megatron-core once and forks for each request; `trace.py` decides what a trace is.
 """
 
 import gc
@@ -46,8 +45,7 @@ def main() -> int:
 def _serve(stand_in: str | None) -> None:
     """Fork for every folder that stdin names, and leave the exit code of each fork in its folder.
 
-    After the first fork that ended well, trace one of its cases here too. Later forks then start with all that torch
-    and megatron-core load at their first use, which takes as long as a dozen cases.
+    After the first good fork, trace a case here too: later forks then start with all that loads at its first use.
     """
     forks: dict[Path, Child] = {}
     is_warm = False

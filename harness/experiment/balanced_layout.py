@@ -13,9 +13,7 @@ from harness.experiment.model import LayerKind, has_experts
 def balanced_layout(spec: ExperimentSpec) -> str | None:
     """Return a layout of the request's stages; None where megatron-core splits evenly, or no layout is legal.
 
-    A rank runs all its chunks for every micro-batch, so that the sum of its chunks decides; then its longest chunk.
-    The loss, with all MTP layers, ends the last chunk, which needs no decoder layer.
-    Exact for the times of :func:`_times`.
+    The sum of a rank's chunks decides, then its longest chunk. The loss, with all MTP layers, ends the last chunk.
     """
     model, p = spec.model, spec.parallelism
     pp, num_chunks = p.pipeline_model_parallel_size, p.num_virtual_stages
@@ -34,9 +32,8 @@ def balanced_layout(spec: ExperimentSpec) -> str | None:
 def _times(spec: ExperimentSpec) -> tuple[int, ...]:
     """Return the times of the decoder layers, and of all MTP layers with the loss, in percent of the longest layer's.
 
-    Dense layers count as much as those with experts: they are the first, whose ranks hold the most micro-batches.
-    FLOPs take as long as at the GPU's peaks: of linear layers in the job's precision, of attention and logits in BF16.
-    Tokens go to experts and back over the GPU's links, in both passes. The embedding takes no time.
+    Dense layers count as much as those with experts: they are the first, whose ranks hold the most micro-batches. FLOPs
+    take as long as at the GPU's peaks; tokens go to experts and back over its links.
     """
     peaks, kinds = spec.gpu_type.peak_flops, spec.model.layer_kinds
     most = max(peaks.values(), default=1.0)  # a CPU has no peaks

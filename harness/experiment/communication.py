@@ -26,9 +26,7 @@ def group_bandwidth(spec: ExperimentSpec, group: Group, link: float = 1.0, netwo
 
 
 def _copies(spec: ExperimentSpec, num_domains: int) -> float:
-    """Return the copies of a token that reach domains, over its experts.
-
-    DeepEP and HybridEP send one copy to each domain with any of them.
+    """Return the copies of a token that reach domains, over its experts: one to each domain with any of them.
 
     With the experts of a token spread evenly over domains, k of them are in ``n (1 - (1 - 1/n)^k)`` domains on average.
     Routing by groups leaves ``moe_router_group_topk`` groups of neighbouring experts to choose from.

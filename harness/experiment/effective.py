@@ -84,10 +84,9 @@ def settled_implementation(spec: ExperimentSpec) -> Implementation:
 def effective_recompute(
     spec: ExperimentSpec, implementation: Implementation, software: Software = NO_SOFTWARE
 ) -> EffectiveRecompute:
-    """Count the layers of the whole job on which each module acts, from the wiring of megatron-core's layer specs.
+    """Count the layers of the whole job on which each module acts. LayoutError for full recompute of an illegal layout.
 
-    A ``software`` without megatron-core stands for the release this harness is tested with. Raises LayoutError for full
-    recompute of a model that cannot be cut as asked. Nothing is counted for a model that the spec does not describe.
+    A ``software`` without megatron-core is the release that mbr-perf is tested with.
     """
     if not spec.is_described:
         text, number = spec.recompute.text, spec.model.num_layers

@@ -198,10 +198,7 @@ class MeasureSpec(Frozen):
         return start, end
 
     def too_few_steps(self) -> str | None:
-        """Return a note, for before the start, if the window will hold fewer than ``MIN_STEPS`` steps, else None.
-
-        Such a run is not refused: its peak memory and its counted FLOPs are still judged.
-        """
+        """Return a note, for before the start, if the window will hold fewer than ``MIN_STEPS`` steps, else None."""
         start, end = self.window
         if end - start >= MIN_STEPS:
             return None
@@ -301,10 +298,7 @@ class ExperimentSpec(Frozen):
 
     @property
     def slug(self) -> str:
-        """Return ``<recipe>.<task>.<dtype>.<n>gpu.<recompute>``, the stem of its golden file.
-
-        ``.bridge`` names the engine.
-        """
+        """Return ``<recipe>.<task>.<dtype>.<n>gpu.<recompute>[.bridge]``, the stem of its golden file."""
         engine = f".{self.engine.name}" if self.engine else ""
         job = f"{self.recipe}.{self.task}.{self.compute_dtype}.{self.num_gpus}gpu"
         return f"{job}.{short_text(self.recompute)}{engine}"
@@ -334,8 +328,7 @@ class ExperimentSpec(Frozen):
     def fingerprint(self) -> str:
         """Hash :meth:`identity` without defaults to sixteen hex digits; runs with equal fingerprints may be compared.
 
-        A new field with a default changes no fingerprint. A changed default needs new goldens: those from before it
-        are refused, because their settings no longer have their fingerprint.
+        A new field with a default changes no fingerprint. A changed default needs new goldens.
         """
         canonical = json.dumps(self.identity(exclude_defaults=True), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]

@@ -14,10 +14,7 @@ PeakKey = Literal["fp32", "bf16", "fp8", "fp4"]
 
 @dataclass(frozen=True)
 class Precision:
-    """One `--compute_dtype`.
-
-    ``transformer_config`` holds MCore 0.16 field names; ``min_capability`` a CUDA (major, minor).
-    """
+    """One `--compute_dtype`. ``transformer_config``: MCore 0.16 names; ``min_capability``: CUDA's (major, minor)."""
 
     name: str
     title: str

@@ -1,8 +1,6 @@
-"""Computes the layers of every (pipeline rank, virtual stage).
+"""Computes the layers of every (pipeline rank, virtual stage), as megatron-core 0.16 does.
 
-The arithmetic is that of megatron-core 0.16 (`transformer_config.py` for the checks, `transformer_block.py`
-get_num_layers_to_build and `pipeline_parallel_layer_layout.py` for the cut), which makes half of the checks only on
-GPUs.
+Source: `transformer_config.py`, `transformer_block.py` and `pipeline_parallel_layer_layout.py`.
 """
 
 from harness.experiment.layout_text import Chunk, LayoutError, Stages, chunks_of_layout, legal_stages

@@ -48,10 +48,7 @@ def has_experts(kind: LayerKind) -> bool:
 
 
 class MoeModel(Frozen):
-    """Mixture-of-experts part (`TransformerConfig` names).
-
-    ``moe_layer_freq``: every n-th layer, or one 0/1 per layer.
-    """
+    """Mixture-of-experts part (megatron-core's names). ``moe_layer_freq``: every n-th layer, or one 0/1 per layer."""
 
     num_moe_experts: Experts
     moe_router_topk: Experts

@@ -137,11 +137,7 @@ def megatron_fields(policy: NoRecompute | SelectiveRecompute | FullRecompute) ->
 
 
 def parse_recompute(text: str) -> UniformRecompute | PlannedRecompute:
-    """Read the stable spelling; ValueError names what is wrong and what is allowed.
-
-    >>> parse_recompute("mlp,core_attn").text
-    'mlp,core_attn'
-    """
+    """Read the stable spelling; ValueError names what is wrong and what is allowed."""
     text = text.strip()
     if text == "none":
         return NoRecompute()

@@ -34,10 +34,7 @@ class Software(Frozen):
 
 
 def parse_assume(text: str, installed: Software) -> Software:
-    """Replace parts of ``installed`` by ``--assume``: ``megatron-core=0.19.2,transformer-engine=none,gpu=h100``.
-
-    Raises BadRequestError naming every part that is wrong.
-    """
+    """Replace parts by ``--assume``: ``megatron-core=0.19.2,transformer-engine=none,gpu=h100``. BadRequestError."""
     values: dict[str, str | bool | None] = {}
     problems: list[BadRequestError] = []
     for part in text.split(","):

@@ -45,9 +45,7 @@ _Scatter = Annotated[PipelineOverlap | RingExchangeOverlap, Field(discriminator=
 class UserBuffers(Frozen):
     """The buffers of ``ub_cfgs`` in `initialize_ub`; a GEMM that is left out keeps transformer-engine's default.
 
-    Each GEMM takes the methods that its layer runs. `qkv_dgrad` and `fc1_dgrad` are `bulk`: another method also needs
-    `tp_comm_overlap_rs_dgrad`, which mbr-perf leaves off, as Megatron-Bridge does. The layer would use a buffer for
-    reduce-scatter to gather.
+    `qkv_dgrad` and `fc1_dgrad` are `bulk`: other methods need `tp_comm_overlap_rs_dgrad`, which Bridge leaves off.
     """
 
     qkv_fprop: _Gather | None = None

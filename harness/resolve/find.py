@@ -50,8 +50,7 @@ NOT_BUILT = {
 def find_recipe_file(name: str, directory: Path | None = None) -> RecipeFile:
     """Find the file of ``-mr NAME``, or of a path (has a separator or ends in .yaml/.yml).
 
-    Raises BadRequestError with the nearest name for an unknown recipe, and for a path that leaves the
-    recipe directory through a link.
+    BadRequestError for an unknown recipe, and for a link that leaves the recipe directory.
     """
     if is_path(name):
         if not Path(name).is_file():

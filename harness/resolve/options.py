@@ -23,11 +23,10 @@ LEAF_OF_OPTION = {
 
 
 def options_layer(request: Request, problems: Problems) -> Layer:
-    """Return the settings of the options; append every fault to ``problems``, so that the rest is still checked.
+    """Return the settings of the options; append every fault to ``problems``.
 
     ``-tp N`` also sets sequence parallelism (on for N > 1) and ``--cuda_graph_impl none`` clears the scope, as in
     Megatron-Bridge; ``--set`` overrides such a consequence, but contradicting an option of the same name is an error.
-    One name of the allocator's settings replaces what a recipe gives under the other.
     """
     direct = _direct(request, problems)
     policy = problems.tried(lambda: recompute_setting(request))

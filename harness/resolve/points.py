@@ -28,10 +28,7 @@ class Choice:
 
 
 def choose_point(recipe: Recipe, request: Request) -> Choice:
-    """Return the operating point that a request selects.
-
-    Only ``point_gpu`` borrows the point of another GPU type. Raises BadRequestError with the available points.
-    """
+    """Return the operating point that a request selects; BadRequestError with the available points."""
     check_names(request)
     if request.source is not None:  # its only point was made for the request
         point, num_gpus = recipe.points[0], request.num_gpus or recipe.points[0].key.num_gpus

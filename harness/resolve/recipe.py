@@ -55,10 +55,7 @@ UNPREDICTED = "not all is predicted"
 
 
 def merge(*layers: Layer) -> dict[str, Setting]:
-    """Merge layers, of which later ones win, leaf by leaf; a leaf that a layer lacks changes nothing.
-
-    ``recompute`` is one leaf, so a policy is always replaced whole.
-    """
+    """Merge layers, of which later ones win, leaf by leaf; a leaf that a layer lacks changes nothing."""
     merged: dict[str, Setting] = {}
     for layer in layers:
         merged.update(layer)
@@ -98,8 +95,7 @@ def settable_paths() -> tuple[str, ...]:
 def build_spec(layer: Layer, place: str) -> ExperimentSpec:
     """Build the spec of a complete layer. ``place`` (``file:line: points[2]``) opens messages about missing values.
 
-    Task peft has adapters, also where no value names one. Raises BadRequestError with every wrong value at its own
-    source.
+    Raises BadRequestError with every wrong value at its own source.
     """
     tree = nested(layer)
     if tree.get("task") == "peft":

@@ -28,10 +28,7 @@ Policy = UniformRecompute | PlannedRecompute
 
 
 def selective(names: Sequence[str], where: str) -> SelectiveRecompute:
-    """Return a selective policy of one or more modules; a non-empty ``where`` opens every message.
-
-    Raises BadRequestError for an unknown, empty or repeated name, all at once.
-    """
+    """Return a selective policy; BadRequestError, opened by ``where``, for all unknown, empty or repeated names."""
     problems, modules = Problems(), tuple(name.strip() for name in names)
     place = f"{where}: " if where else ""
     for name in dict.fromkeys(modules):
@@ -114,11 +111,7 @@ _OPTIONS = ("recompute", "recompute_modules", "recompute_granularity", *_FULL_ON
 
 
 def recompute_setting(request: Request) -> Setting | None:
-    """Return the policy of the options; None without any.
-
-    ``--recompute_modules`` and ``-rl`` alone mean the same as in Megatron-Bridge (selective; full, block), but they
-    replace the recipe's whole policy, so none of its fields can contradict them.
-    """
+    """Return the policy of the options, which replaces the recipe's whole policy; None without any."""
     policy = recompute_policy(request)
     if policy is None:
         return None

@@ -58,9 +58,9 @@ class Resolved:
 
 
 def resolve(request: Request, *, starts: bool = False) -> Resolved:
-    """Merge default < recipe < operating point < option, leaf by leaf; ``recompute`` is one leaf.
+    """Merge default < recipe < operating point < option, leaf by leaf. BadRequestError with all problems.
 
-    ``starts``: mbr-perf starts the job, not a launcher of its own. Raises BadRequestError with all problems.
+    ``starts``: mbr-perf starts the job, not a launcher of its own.
     """
     problems = Problems()
     recipe = problems.tried(lambda: recipe_of(request))
@@ -80,10 +80,7 @@ def recipe_of(request: Request) -> Recipe:
 
 
 def on_gpu_point(request: Request) -> tuple[Request, OperatingPoint]:
-    """Complete a request without GPU type by the options that choose the only matching GPU point; return both.
-
-    BadRequestError as :func:`only_gpu_point`, and with all that is wrong with other options.
-    """
+    """Complete a request without GPU type by the only matching GPU point; return both. BadRequestError."""
     problems = Problems()
     options_layer(request, problems)
     problems.tried(lambda: check_names(replace(request, gpu="cpu")))
@@ -248,8 +245,7 @@ def _follow_queues(layer: Layer, spec: ExperimentSpec, choice: Choice) -> _Follo
 def _follow_num_gpus(layer: Layer, spec: ExperimentSpec, choice: Choice) -> _Followed:
     """Scale the point's global batch size to another number of data-parallel copies.
 
-    Leaves that the point lacks have their value of ``layer``: a file of another program may leave out what options
-    give. A point whose layout does not fit its own GPUs has no copies to scale from.
+    Leaves that the point lacks have their value of ``layer``: a file of another program may leave them to options.
     """
     key = choice.point.key
     if not choice.rescale or _given(layer, _GBS):

@@ -43,8 +43,7 @@ class ExpectedFailure(FileModel):
 class SuiteCase:
     """One case. ``name`` is unique in the suite and safe as a folder's; ``request.gpu`` may be empty.
 
-    ``thresholds``: allowed relative worsening by metric name (a gated row of `records.metrics`), where it is
-    not the GPU row's. ``is_golden_required``: without a golden the case is inconclusive, else it passes and says so.
+    ``thresholds``: allowed relative worsening by metric name. ``is_golden_required``: without one it is inconclusive.
     """
 
     name: str
@@ -72,10 +71,7 @@ _SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,+=-]*")
 
 
 def recompute_of(request: Request) -> str | None:
-    """Return the recompute setting of the request's options, modules in order; None without such options.
-
-    BadRequestError for options that contradict each other or name unknown values.
-    """
+    """Return the recompute setting of the request's options, modules in order; None without any. BadRequestError."""
     policy = recompute_policy(request)
     return None if policy is None else canonical_text(policy)
 
@@ -107,10 +103,7 @@ def require_safe(name: str) -> str:
 
 
 def only(suite: Suite, patterns: Sequence[str]) -> Suite:
-    """Select the cases whose names match any of the shell ``patterns``, in the suite's order; all without a pattern.
-
-    BadRequestError naming every pattern that matches no case.
-    """
+    """Select the cases whose names match any of the shell ``patterns``; all without one. BadRequestError."""
     if not patterns:
         return suite
     names, problems = [case.name for case in suite.cases], Problems()

@@ -105,8 +105,7 @@ class SuiteFile(FileModel):
 def read_suite(name_or_path: str, directory: Path | None = None) -> Suite:
     """Read the suite of that name in ``suites/`` of the recipe directory, or at that path.
 
-    A path has a separator or ends in .yaml or .yml. Requests carry ``directory`` as their ``recipes_dir``.
-    BadRequestError with every problem, each at its ``file:line``.
+    Requests carry ``directory`` as their ``recipes_dir``. BadRequestError with every problem, at its ``file:line``.
     """
     path, label = find_named(SUITES, "suite", name_or_path, directory)
     file = read_yaml(path, label)

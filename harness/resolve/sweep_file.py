@@ -119,10 +119,9 @@ def request_of(options: Options) -> Request:
 
 
 def laid_over(base: Request, given: Request) -> Request:
-    """Return ``base`` with the options of ``given`` over it.
+    """Return ``base`` with the options of ``given`` over it; ``env`` and ``set_values`` merge name by name.
 
-    Recompute is one value: a layer that sets a part of it replaces all. ``env`` and ``set_values`` merge name by name.
-    A file of another program replaces the recipe.
+    Recompute is one value: a layer that sets a part of it replaces all. A file of another program replaces the recipe.
     """
     values = {name: value for name, value in vars(given).items() if value not in (None, "", ())}
     if given.source is not None:
@@ -139,8 +138,7 @@ def laid_over(base: Request, given: Request) -> Request:
 def find_named(folder: str, asked_by: str, name: str, directory: Path | None) -> tuple[Path, str]:
     """Return the file of that name in a folder of the recipe directory, or at that path, and its name in messages.
 
-    A path has a separator or ends in .yaml or .yml. BadRequestError with the nearest name for an unknown one, and for a
-    name that leaves the recipe directory through a link.
+    BadRequestError for an unknown name and for a link that leaves the recipe directory.
     """
     if is_path(name):
         if not Path(name).is_file():
@@ -193,10 +191,7 @@ class SweepFile(FileModel):
 
 
 def read_sweep_file(name_or_path: str, directory: Path | None = None) -> SweepFile:
-    """Read the sweep file of that name in ``sweeps/`` of the recipe directory, or at that path.
-
-    A path has a separator or ends in .yaml or .yml. BadRequestError with every problem, each at its ``file:line``.
-    """
+    """Read the sweep file of that name, or at that path. BadRequestError with every problem at its ``file:line``."""
     file = read_yaml(*find_named(SWEEPS, "--file", name_or_path, directory))
     sweep = file.read(SweepFile)
     if "model_recipe_name" not in (sweep.request.given if sweep else {"model_recipe_name"}):

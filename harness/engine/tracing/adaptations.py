@@ -1,7 +1,6 @@
 """Adaptations that let real megatron-core run on tensors without data, each with its reason.
 
-None changes which modules run or what they save: they select the kernels that torch would pick on the target device,
-because tensors without data would get others. All are process-wide, so a tracing process does nothing else.
+They select the kernels that torch would pick on the target device. A tracing process does nothing else.
 """
 
 import functools

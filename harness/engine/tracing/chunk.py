@@ -68,10 +68,7 @@ def workspaces(model: torch.nn.Module) -> int:
 
 
 def attach_main_grads(model: torch.nn.Module, dtype: torch.dtype) -> list[torch.Tensor]:
-    """Give every parameter a gradient buffer and the hook with which megatron's DDP empties ``.grad`` into it.
-
-    Returns the buffers: they belong to the optimizer's ledger, not to the chunk's.
-    """
+    """Give every parameter a gradient buffer, with the hook by which DDP fills it; return the buffers."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     for parameter in trained:
         parameter.main_grad = torch.zeros(parameter.shape, dtype=dtype, device=parameter.device)

@@ -21,10 +21,8 @@ class _Entry:
 class StorageLedger:
     """Counts each storage once, from the first tensor seen on it until it is freed or resized.
 
-    It counts storages, never tensors: V is a view of the QKV projection's output and keeps all of it alive,
-    and output-discarding checkpoints empty a storage under living tensors. ``live_bytes`` and ``peak_bytes`` are those
-    of storages made since the last :meth:`new_epoch`, so what an earlier pass left behind never counts as freed by a
-    later one.
+    It counts storages, never tensors: a view keeps all of its storage alive. ``live_bytes`` and ``peak_bytes`` are of
+    storages made since the last :meth:`new_epoch`: what an earlier pass left never counts as freed by a later one.
     """
 
     def __init__(self) -> None:
@@ -96,14 +94,10 @@ class StorageLedger:
 
 
 class StorageWatch(TorchDispatchMode):
-    """Sees every operation inside it.
+    """Sees every operation inside it, on whichever thread.
 
-    ``peak_bytes``: most bytes alive at once of the storages made since it began, and of those in ``ledger``, which an
-    earlier watch has seen made.
-
-    Whole storages count, once each, until the last tensor lets go of them, on whichever thread. What a kernel allocates
-    inside itself does not count. Nor do gloo's clones of gradient buffers: NCCL's buffers are outside torch's
-    allocator, too.
+    ``peak_bytes``: most bytes alive at once of the storages made since it began, and of those in ``ledger``. What a
+    kernel allocates inside itself does not count, nor gloo's clones of gradient buffers.
     """
 
     def __init__(self, ledger: StorageLedger | None = None) -> None:

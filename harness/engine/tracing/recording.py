@@ -1,8 +1,4 @@
-"""Records what the passes of a chunk ask of torch's allocator, in order, part by part.
-
-A chunk is a chain of parts: what comes before its layers, each layer, and what comes behind them. The planner chains
-parts anew.
-"""
+"""Records what the passes of a chunk ask of torch's allocator, in order: before its layers, each layer, behind them."""
 
 import gc
 from collections import Counter
@@ -151,10 +147,7 @@ def _recorded(case: TraceCase, implementation: Implementation, groups: Groups) -
 
 
 def _watch(chunk: Chunk, journal: _Journal) -> None:
-    """Enter the parts: forward at the layers' calls, backward where the gradient of a part's output is there.
-
-    A checkpoint runs a layer again in its backward pass, before any gradient.
-    """
+    """Enter the parts: forward at the layers' calls, backward where the gradient of a part's output is there."""
     layers = chunk.gpt.decoder.layers
 
     def into(place: int) -> None:

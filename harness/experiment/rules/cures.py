@@ -20,7 +20,7 @@ def cure(
 ) -> tuple[str, ...]:
     """Return options, of as few changes as possible, with which no finding of ``judge`` blocks; empty without any.
 
-    What the command line sets, by ``sources``, stays: a second option could contradict it.
+    What the command line sets, by ``sources``, stays.
     """
     typed = {path for path, source in sources.items() if source.startswith("-")}
     ways = product(*([((), {}), *changes(spec, typed)] for changes in _CHANGES))

@@ -40,11 +40,7 @@ Launcher = Literal["mbr-perf", "megatron-lm", "bridge"]
 
 @dataclass(frozen=True)
 class Situation:
-    """The request to judge.
-
-    ``rank_env`` is the environment of the ranks, which ``launcher`` starts; None: only the request's own variables are
-    known.
-    """
+    """The request to judge. ``rank_env``: of the ranks, which ``launcher`` starts; None: only the request's."""
 
     spec: ExperimentSpec
     software: Software

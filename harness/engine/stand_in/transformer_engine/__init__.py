@@ -1,8 +1,6 @@
 """Stand-in for transformer-engine: allocates and saves what release 2.11 does, computes nothing.
 
-Only a tracing process puts it on ``sys.path``. Facts are those of the Python sources of transformer-engine 2.11.0;
-every tensor that a layer saves says why. Names that 2.11 does not export are absent here too, since megatron-core asks
-for them.
+Facts are those of the Python sources of 2.11.0. Names that it does not export are absent here too.
 """
 
 from transformer_engine import common, pytorch

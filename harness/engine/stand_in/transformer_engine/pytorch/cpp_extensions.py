@@ -6,10 +6,7 @@ from transformer_engine.pytorch.formats import record_gemm
 
 
 def general_gemm(A, B, out_dtype=None, layout="TN", **_options):  # noqa: N803 (transformer-engine's names)
-    """Multiply as cuBLAS does, column-major: row-major it is ``B @ A``. T and N in ``layout``: transpose A, B or not.
-
-    The router calls it from megatron-core 0.17 on; older ones ask for a `get_workspace`, which 2.11 lacks.
-    """
+    """Multiply as cuBLAS does, column-major: row-major it is ``B @ A``. T in ``layout``: transpose A, or B."""
     turns_a, turns_b = layout[0] == "T", layout[1] == "T"
     k, n = (A.shape[1], A.shape[0]) if turns_a else A.shape
     m = B.shape[1] if turns_b else B.shape[0]

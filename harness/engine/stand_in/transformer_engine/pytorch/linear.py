@@ -206,10 +206,7 @@ class _NormLinear(torch.autograd.Function):
 
 
 def _normalized(plan: Plan, matrix: torch.Tensor, layer):
-    """Return the norm's output as the GEMM takes it, row statistics, and the output that an adapter reads.
-
-    Some recipes quantise in the norm kernel, but not where the output is returned.
-    """
+    """Return the norm's output as the GEMM takes it, row statistics, and the output that an adapter reads."""
     normalization, returns = layer.normalization, layer.return_layernorm_output
     if plan.fmt and plan.fmt.fused_norm and not returns:
         mean, deviation = (torch.empty(matrix.shape[0], dtype=torch.float32, device=matrix.device) for _ in range(2))

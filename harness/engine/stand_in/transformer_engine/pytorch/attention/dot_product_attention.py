@@ -78,11 +78,7 @@ def record(flops: int, *moved: torch.Tensor) -> None:
 
 
 class _Ring(torch.autograd.Function):
-    """Every rank attends to one rank's keys and values after another's.
-
-    The causal mask is cut so that all ranks do the same work; buffers are those of the last rank, whose steps all have
-    full queries.
-    """
+    """Every rank attends to one rank's keys and values after another's, with a causal mask that is cut evenly."""
 
     @staticmethod
     def forward(ctx, query, key, value, group):
@@ -203,11 +199,7 @@ def _same_steps(key: torch.Tensor, value: torch.Tensor) -> bool:
 
 
 class DotProductAttention(torch.nn.Module):
-    """Causal attention over [s, b, heads, d]; returns [s, b, heads * d_v].
-
-    The backend is chosen as megatron-core chooses it, by `NVTE_FLASH_ATTN`, `NVTE_FUSED_ATTN` and `NVTE_UNFUSED_ATTN`;
-    with all allowed, cuDNN's fused kernel, which 2.11 prefers on Hopper and later.
-    """
+    """Causal attention over [s, b, heads, d]; returns [s, b, heads * d_v]. Backends: `NVTE_*_ATTN`, else cuDNN's."""
 
     def __init__(self, num_attention_heads, kv_channels, attention_dropout=0.0, softmax_scale=None, cp_group=None,
                  **options):  # fmt: skip
