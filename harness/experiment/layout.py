@@ -99,8 +99,7 @@ def _uneven_stages(num_layers: int, extra: int, par: ParallelismSpec) -> LayoutE
         return LayoutError(
             "P08",
             f"num_layers {num_layers} is not a multiple of pipeline_model_parallel_size {pp}",
-            "num_layers should be divisible by pipeline_model_parallel_size",
-            f"num_layers={num_layers} should be divisible by config.pipeline_model_parallel_size={pp}",
+            "should be divisible by",
         )
     counted = num_layers + extra
     interleaved = par.virtual_pipeline_model_parallel_size is not None

@@ -9,11 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
 
-from packaging.version import Version
-
 from harness.errors import BadRequestError
 from harness.experiment.model import MOST, ModelSpec, ParallelismSpec
-from harness.units import parse_version
 
 LAYER_CODES = "ELtm"
 _ITEM, _GROUP = re.compile(r"([ELtm|])\*(\d+)"), re.compile(r"\(([^()]*)\)\*(\d+)")
@@ -35,19 +32,11 @@ Stages = tuple[tuple[Chunk, ...], ...]
 
 
 class LayoutError(BadRequestError):
-    """The model cannot be cut this way: ``rule`` of the rule table, and megatron-core's text where it has one.
+    """The model cannot be cut this way: ``rule`` of the rule table, and megatron-core's text where it has one."""
 
-    ``newer_text`` is that of megatron-core 0.17 and later, where it differs.
-    """
-
-    def __init__(self, rule: str, message: str, mcore_text: str | None = None, newer_text: str | None = None) -> None:
+    def __init__(self, rule: str, message: str, mcore_text: str = "") -> None:
         super().__init__(message, remedy=f"rule {rule}")
-        self.rule = rule
-        self._texts = (mcore_text, newer_text or mcore_text)
-
-    def mcore_text(self, version: Version) -> str | None:
-        """Return the text of this megatron-core."""
-        return self._texts[not version < parse_version("0.17")]
+        self.rule, self.mcore_text = rule, mcore_text
 
 
 class LayoutSyntaxError(ValueError):
@@ -136,33 +125,19 @@ def _check_vp_of_layout(par: ParallelismSpec, found: int) -> None:
 
 def _check_contents(flat: tuple[str, ...], pp: int, model: ModelSpec) -> None:
     layers, num_mtp = "".join(flat), model.mtp_num_layers or 0
-    checks = (
-        (layers.startswith("E"), "the first layer must be E", "The first layer must be embedding"),
-        (layers.endswith("L"), "the last layer must be L", "The last layer must be loss"),
-        (layers.count("E") == 1, "E must occur once", "Embedding must be specified exactly once"),
-        (layers.count("L") == 1, "L must occur once", "Loss must be specified exactly once"),
-        (
-            layers.count("t") == model.num_layers,
-            f"{layers.count('t')} decoder layers for num_layers {model.num_layers}",
-            f"Number of decoder layers {layers.count('t')}must match num_layers {model.num_layers}",
-        ),
-        (
-            layers.count("m") == num_mtp,
-            f"{layers.count('m')} MTP layers for mtp_num_layers {num_mtp}",
-            "Number of mtp layers in layout must match mtp_num_layers",
-        ),
-        ("t" not in layers.partition("m")[2], "t follows m", "decoder layers must be placed before MTP layers"),
-        (
-            not any("m" in stage for stage in flat[:-pp]),
-            "m must be in the last virtual stage",
-            "Currently we restrict that the MTP should be always in the last ",
-        ),
-        (
-            all(stage.count("m") in (0, num_mtp) for stage in flat),
-            "all m must be in one stage",
-            "All of the MTP layers must be in the same one virtual pipeline stage",
-        ),
-    )
-    for holds, message, text in checks:
+    mtp_layers = [stage.count("m") for stage in flat]
+    num_layers = f"Number of decoder layers {layers.count('t')}must match num_layers {model.num_layers}"
+    checks = {
+        "The first layer must be embedding": layers.startswith("E"),
+        "The last layer must be loss": layers.endswith("L"),
+        "Embedding must be specified exactly once": layers.count("E") == 1,
+        "Loss must be specified exactly once": layers.count("L") == 1,
+        num_layers: layers.count("t") == model.num_layers,
+        "Number of mtp layers in layout must match mtp_num_layers": layers.count("m") == num_mtp,
+        "decoder layers must be placed before MTP layers": "t" not in layers.partition("m")[2],
+        "the MTP should be always in the last virtual pipeline stage": not any(mtp_layers[:-pp]),
+        "All of the MTP layers must be in the same one virtual pipeline stage": {*mtp_layers} <= {0, num_mtp},
+    }
+    for text, holds in checks.items():
         if not holds:
-            raise LayoutError("P13", f"pipeline_model_parallel_layout: {message}", text)
+            raise LayoutError("P13", f"pipeline_model_parallel_layout: {text}", text)

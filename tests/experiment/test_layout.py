@@ -6,7 +6,6 @@ from pydantic import ValidationError
 from harness.experiment.layout import chunks, layout_problem, num_virtual_stages
 from harness.experiment.layout_text import Chunk, LayoutError, LayoutSyntaxError, parse_layout
 from harness.experiment.model import LinearAttentionModel, ModelSpec, ParallelismSpec, YarnModel
-from harness.units import parse_version
 
 DEEPSEEK_V3 = "Et*3|(tt|)*29m|L"
 
@@ -103,15 +102,6 @@ def test_a_cut_that_cannot_be_is_refused_with_its_rule(rule, num_layers, given):
     assert problem is not None and problem.rule == rule
     with pytest.raises(LayoutError):
         chunks(model(num_layers), par)
-
-
-@pytest.mark.parametrize(("release", "text"), [
-    ("0.16.1", "num_layers should be divisible by pipeline_model_parallel_size"),
-    ("0.17.0", "num_layers=3 should be divisible by config.pipeline_model_parallel_size=2"),
-])  # fmt: skip
-def test_the_words_are_those_of_the_release(release, text):
-    problem = layout_problem(model(3), ParallelismSpec(pipeline_model_parallel_size=2))
-    assert problem.mcore_text(parse_version(release)) == text
 
 
 SIZES = {"num_layers": 8, "hidden_size": 64, "ffn_hidden_size": 128, "num_attention_heads": 4, "vocab_size": 128}

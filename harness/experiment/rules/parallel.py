@@ -9,7 +9,7 @@ def _layout(rule: str) -> Predicate:
         error = s.layout_error
         if error is None or error.rule != rule:
             return None
-        return {"problem": error.message, "mcore": error.mcore_text(s.mcore) or ""}
+        return {"problem": error.message, "mcore": error.mcore_text}
 
     return fires
 

@@ -132,12 +132,6 @@ class Situation:
     def env(self) -> Mapping[str, str]:
         return {**self.spec.env, **(self.rank_env or {})}
 
-    @property
-    def export(self) -> str:
-        """Return how to set a variable: a job of one's own has those of its script."""
-        own = "export in the job's script, or name with -E if the job gets it elsewhere:"
-        return "use -E" if self.launcher == "mbr-perf" else own
-
     # Recompute.
     @cached_property
     def modules(self) -> tuple[str, ...]:
