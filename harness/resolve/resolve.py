@@ -13,9 +13,8 @@ from harness.experiment.layout_text import LayoutSyntaxError
 from harness.experiment.software import ALLOCATOR_NAMES
 from harness.records.reading import PlainValue
 from harness.resolve.find import open_recipe
-from harness.resolve.gpu_point import only_gpu_point
 from harness.resolve.options import options_layer, with_num_layers
-from harness.resolve.points import Choice, check_names, choose_point, data_parallel_size, weak_scaled
+from harness.resolve.points import Choice, check_names, choose_point, data_parallel_size, only_gpu_point, weak_scaled
 from harness.resolve.recipe import (
     ASSUMED,
     LAID_OUT,

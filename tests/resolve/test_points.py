@@ -4,8 +4,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import SeveralMatchError
-from harness.resolve.gpu_point import only_gpu_point
-from harness.resolve.points import choose_point, weak_scaled
+from harness.resolve.points import choose_point, only_gpu_point, weak_scaled
 from harness.resolve.recipe import Recipe, Request
 from harness.resolve.recipe_file import load_recipe
 from harness.resolve.resolve import resolve_recipe

@@ -23,13 +23,7 @@ def _dotted(capability: tuple[int, int]) -> str:
 
 def _te_too_old(s: Situation) -> Values | None:
     needed = s.spec.precision.min_transformer_engine
-    if needed is None or s.gpu.is_cpu:
-        return None
-    if s.te_is_missing:
-        return {"needed": needed, "found": "none is installed"}
-    if s.te_before(f"{needed}.dev0"):
-        return {"needed": needed, "found": f"{s.software.transformer_engine} is installed"}
-    return None
+    return {"needed": needed} if needed and s.te_before(f"{needed}.dev0") and not s.gpu.is_cpu else None
 
 
 def _features(s: Situation) -> dict[str, int]:
@@ -59,16 +53,12 @@ def _shapes_do_not_fit(s: Situation) -> Values | None:
 
 
 RULES = (
-    Rule("Q10", "error", lambda s: "moe_act" in s.modules and s.quantized and not s.uses_te,
-         "moe_act under {s.spec.compute_dtype} needs transformer-engine's grouped experts",
-         "use kernels.transformer_impl=transformer_engine, or drop moe_act",
-         "transformer/moe/experts.py:106", "source"),
     Rule("Q12", "error", _gpu_too_old,
          "{s.spec.compute_dtype} needs compute capability {needed}; {s.gpu.name} has {found}",
          "use one of {usable}",
          "transformer_engine/pytorch/fp8.py", "source"),
     Rule("Q13", "error", _te_too_old,
-         "{s.spec.compute_dtype} needs transformer-engine {needed}; {found}",
+         "{s.spec.compute_dtype} needs transformer-engine {needed}; found {s.software.transformer_engine}",
          "upgrade transformer-engine",
          "fp8_utils.py:536; megatron/training/arguments.py at core_v0.16.1", "source"),
     Rule("Q14", "error", lambda s: s.quantized and not s.uses_te and not s.gpu.is_cpu,

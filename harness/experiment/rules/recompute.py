@@ -49,22 +49,6 @@ def _needs_save_original_input(s: Situation) -> bool:
     return s.spec.precision.peak == "fp8" and not {"moe_act", "layernorm"}.isdisjoint(s.modules)
 
 
-_TE_TEXT = "moe_act and layernorm recompute for fp8 needs transformer-engine>=2.6.0dev0, but your version is {found}."
-
-
-def _fp8_needs_newer_te(s: Situation) -> Values | None:
-    if not _needs_save_original_input(s) or s.fp8_recipe == "delayed":
-        return None
-    if s.te_is_missing:
-        needed = _TE_TEXT.format(found="0.0.0")
-        compared = "'>=' not supported between instances of 'NoneType' and 'Version'"
-        return {"found": "none is installed", "mcore": compared if s.mcore_before("0.17") else needed}
-    if s.te_before("2.6.0dev0"):
-        found = s.software.transformer_engine
-        return {"found": f"{found} is installed", "mcore": _TE_TEXT.format(found=found)}
-    return None
-
-
 def _block_is_clamped(s: Situation) -> Values | None:
     if not s.full or s.full.method != "block" or not s.chunk_sizes or s.full.num_layers <= min(s.chunk_sizes):
         return None
@@ -123,10 +107,11 @@ RULES = (
          "use fp8_cs, fp8_sc or fp8_mx, or drop the two modules",
          f"{CONFIG}:1241; {ISSUES}/1860", "run",
          "Delayed scaling does not support moe_act and layernorm recompute for fp8."),
-    Rule("R13", "error", _fp8_needs_newer_te,
-         "layernorm and moe_act recompute under FP8 need transformer-engine 2.6; {found}",
+    Rule("R13", "error",
+         lambda s: _needs_save_original_input(s) and s.fp8_recipe != "delayed" and s.te_before("2.6.0dev0"),
+         "layernorm and moe_act recompute under FP8 need transformer-engine 2.6; found {s.software.transformer_engine}",
          "upgrade transformer-engine, or drop the two modules",
-         f"{CONFIG}:1248", "run", "{mcore}"),
+         f"{CONFIG}:1248", "run", "moe_act and layernorm recompute for fp8 needs"),
     Rule("R20", "error",
          lambda s: s.full is not None and s.graph.impl != "none" and not s.graphs_iteration,
          "full recompute does not work with CUDA graphs of single layers",

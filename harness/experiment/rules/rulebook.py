@@ -121,7 +121,6 @@ _OF_TORCH = ("L13", "P21d", "P34d")  # other faults have the same text
 _PRINTED = ("T30",)  # a job goes on
 # Parts of messages that depend on the whole request, by the rule.
 _PARTS: dict[str, tuple[str, ...]] = {
-    "R13": ("moe_act and layernorm recompute for fp8 needs",),
     "R21": ("disable recomputation method when enabling overlap_moe_expert_parallel_comm",
             "recompute_num_layers must be None when enabling overlap_moe_expert_parallel_comm"),
     "G06": ("To use full iteration cuda graph, please use",),

@@ -167,7 +167,6 @@ FURTHER = (
     ("CPU06", "error", "cpu", breaks(offload_layers=2), keeps(offload_layers=0)),
     ("CPU07", "error", "cpu", breaks(offload_modules=("core_attn",)), keeps(offload_modules=())),
     ("CPU08", "error", "cpu moe", breaks(dtype="fp32"), keeps(model__moe__moe_grouped_gemm=False)),
-    ("CPU09", "error", "cpu moe", breaks(dtype="fp32", recompute="moe_act"), keeps(dtype="bf16")),
     ("CPU10", "error", "cpu", breaks(num_gpus=2, tp=2, sp=True, kernels__tp_comm_overlap=True),
      keeps(kernels__tp_comm_overlap=False)),
     ("CPU11", "error", "cpu", breaks(ddp__use_megatron_fsdp=True), keeps(ddp__use_megatron_fsdp=False)),

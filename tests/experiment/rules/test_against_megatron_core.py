@@ -48,11 +48,6 @@ def test_the_nearest_legal_request_does_not_raise_it(config_case, ask, installed
     assert text not in refusal(transformer_config, repaired)
 
 
-def test_fp8_recompute_without_transformer_engine_fails_as_r13_says(ask, installed_mcore, transformer_config):
-    spec, software, _ = ask("moe", {"recompute": "moe_act", "dtype": "fp8_cs", "te": None, "mcore": installed_mcore})
-    assert text_of(check(spec, software), "R13") in refusal(transformer_config, spec)
-
-
 CHANGES = {
     "tp": [1, 2, 3, 4], "sp": [False, True], "pp": [1, 2, 4], "vp": [None, 2, 3], "ep": [1, 2], "etp": [None, 1],
     "mtp": [None, 1, 2], "overlap": [False, True], "dispatcher": ["alltoall", "allgather", "flex"],
