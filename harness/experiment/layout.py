@@ -85,8 +85,18 @@ def _cut_evenly(model: ModelSpec, par: ParallelismSpec) -> list[list[int]]:
     if left:
         raise _uneven_stages(model.num_layers, extra, par)
     per_chunk, left = divmod(per_stage, vp)
+    message = f"{per_stage} layers per pipeline stage are not a multiple of virtual_pipeline_model_parallel_size {vp}"
+    if left and extra:
+        text = (
+            f"number of layers on each pipeline rank: {per_stage}(after enable account_for_embedding_in_pipeline_split "
+            f"or account_for_loss_in_pipeline_split) must be divisible byvirtual_pipeline_model_parallel_size{vp}"
+        )
+        raise LayoutError("P16", f"{message} (embedding and loss counted)", text)
     if left:
-        raise _uneven_chunks(per_stage, extra, vp)
+        gap = " " * 13  # megatron-core's text carries the indentation of its source
+        raise LayoutError(
+            "P09", message, f"num_layers_per_pipeline_rank {per_stage}{gap}should be divisible by vp_size {vp}"
+        )
     sizes = [[per_chunk] * vp for _ in range(pp)]
     sizes[0][0] -= par.account_for_embedding_in_pipeline_split
     sizes[-1][-1] -= par.account_for_loss_in_pipeline_split
@@ -102,29 +112,14 @@ def _uneven_stages(num_layers: int, extra: int, par: ParallelismSpec) -> LayoutE
             "should be divisible by",
         )
     counted = num_layers + extra
-    interleaved = par.virtual_pipeline_model_parallel_size is not None
-    text = (
-        f"num_layers: {counted} after enableaccount_for_embedding_in_pipeline_split or "
-        f"account_for_loss_in_pipeline_split must be divisibleby pipeline_model_parallel_size {pp}"
-        if interleaved
-        else f"number of middle layers: {counted} must be divisible by middle pipeline_model_parallel_size {pp}"
-    )
+    text = f"number of middle layers: {counted} must be divisible by middle pipeline_model_parallel_size {pp}"
+    if par.virtual_pipeline_model_parallel_size is not None:
+        text = (
+            f"num_layers: {counted} after enableaccount_for_embedding_in_pipeline_split or "
+            f"account_for_loss_in_pipeline_split must be divisibleby pipeline_model_parallel_size {pp}"
+        )
     message = f"num_layers {num_layers} and {extra} for embedding and loss make {counted}, not a multiple of PP {pp}"
     return LayoutError("P16", message, text)
-
-
-def _uneven_chunks(per_stage: int, extra: int, vp: int) -> LayoutError:
-    message = f"{per_stage} layers per pipeline stage are not a multiple of virtual_pipeline_model_parallel_size {vp}"
-    if not extra:
-        gap = " " * 13  # megatron-core's text carries the indentation of its source
-        return LayoutError(
-            "P09", message, f"num_layers_per_pipeline_rank {per_stage}{gap}should be divisible by vp_size {vp}"
-        )
-    text = (
-        f"number of layers on each pipeline rank: {per_stage}(after enable account_for_embedding_in_pipeline_split or "
-        f"account_for_loss_in_pipeline_split) must be divisible byvirtual_pipeline_model_parallel_size{vp}"
-    )
-    return LayoutError("P16", f"{message} (embedding and loss counted)", text)
 
 
 def _cut_with_uneven_ends(model: ModelSpec, par: ParallelismSpec) -> list[list[int]]:
@@ -139,46 +134,24 @@ def _cut_with_uneven_ends(model: ModelSpec, par: ParallelismSpec) -> list[list[i
         )
     pp, vp = par.pipeline_model_parallel_size, par.num_virtual_stages
     first, last = par.num_layers_in_first_pipeline_stage, par.num_layers_in_last_pipeline_stage
-    _check_end("first", first, vp)
-    _check_end("last", last, vp)
-    middle_layers = model.num_layers - (first or 0) - (last or 0)
-    middle_stages = pp - (first is not None) - (last is not None)
-    per_middle = _middle_size(middle_layers, middle_stages, vp)
-    per_stage = [first] if first is not None else []
-    per_stage += [per_middle] * middle_stages
-    per_stage += [last] if last is not None else []
-    return [[layers // vp] * vp for layers in per_stage]
-
-
-def _check_end(end: str, layers: int | None, vp: int) -> None:
-    if layers is not None and layers % vp:
-        raise LayoutError(
-            "P15",
-            f"num_layers_in_{end}_pipeline_stage {layers} is not a multiple of "
-            f"virtual_pipeline_model_parallel_size {vp}",
-            f"number of layers at {end} stage: {layers}must be divisible by virtual pipelineparallel degree {vp}",
-        )
-
-
-def _middle_size(layers: int, stages: int, vp: int) -> int:
-    if layers < 0 or stages < 0 or bool(layers) != bool(stages):
-        text = f"Mismatch: {layers} middle layers remaining but {stages} middle PP stages available."
-        raise LayoutError("P15", f"first and last stage leave {layers} layers for {stages} stages between them", text)
-    if not stages:
-        return 0
-    if layers % stages:
-        raise LayoutError(
-            "P15",
-            f"{layers} layers between first and last stage are not a multiple of the {stages} stages there",
-            f"number of layers at middle stage: {layers} must be divisible bythe middle pipeline model parallel size "
-            f"{stages}",
-        )
-    per_middle = layers // stages
-    if per_middle % vp:
-        raise LayoutError(
-            "P15",
-            f"{per_middle} layers per middle stage are not a multiple of virtual_pipeline_model_parallel_size {vp}",
-            f"number of layers on each middle pipeline rank:{per_middle} must be divisible by virtualpipeline "
-            f"parallel degree {vp}",
-        )
-    return per_middle
+    layers = model.num_layers - (first or 0) - (last or 0)
+    stages = pp - (first is not None) - (last is not None)
+    per_middle = layers // max(stages, 1)
+    degree = f"must be divisible by virtual pipelineparallel degree {vp}"
+    problems = {
+        f"number of layers at first stage: {first}{degree}": (first or 0) % vp,
+        f"number of layers at last stage: {last}{degree}": (last or 0) % vp,
+        f"Mismatch: {layers} middle layers remaining but {stages} middle PP stages available.": (
+            layers < 0 or stages < 0 or bool(layers) != bool(stages)
+        ),
+        f"number of layers at middle stage: {layers} must be divisible bythe middle pipeline model parallel size "
+        f"{stages}": layers % max(stages, 1),
+        f"number of layers on each middle pipeline rank:{per_middle} must be divisible by virtualpipeline parallel "
+        f"degree {vp}": per_middle % vp,
+    }
+    for text, is_wrong in problems.items():
+        if is_wrong:
+            cut = f"{stages} stages of VP {vp} get the {layers} layers that first ({first}) and last ({last}) leave"
+            raise LayoutError("P15", f"num_layers {model.num_layers} does not divide: {cut}", text)
+    sizes = [*([first] if first is not None else []), *[per_middle] * stages, *([last] if last is not None else [])]
+    return [[size // vp] * vp for size in sizes]

@@ -164,15 +164,11 @@ def _check_words(given: Mapping[str, Any]) -> None:
 def _check_combination(given: Mapping[str, Any]) -> None:
     problems, granularity = Problems(), given.get("recompute_granularity")
     of_full = [name for name in _FULL_ONLY if name in given]
-    excluded = {
-        "recompute": [name for name in given if name != "recompute"],
-        "recompute_modules": of_full + ["recompute_granularity"] * (granularity in ("full", "none")),
-        "recompute_granularity": of_full * (granularity in ("selective", "none")),
-    }
-    for first, others in excluded.items():
-        for second in others if first in given else ():
-            problems.add(f"--{first} {given[first]} contradicts --{second} {given[second]}", "give one of them")
-    problems.raise_if_any()
+    modules = "recompute_modules" in given
+    kinds = (bool(of_full) or granularity == "full", modules or granularity == "selective", granularity == "none")
+    if sum(kinds) > 1 or ("recompute" in given and len(given) > 1):
+        options = " contradicts ".join(f"--{name} {value}" for name, value in given.items())
+        raise BadRequestError(options, remedy="give one of them, or those of one kind of recompute")
     remedy = "as in --recompute full:uniform:1"
     for name in ("recompute_method", "recompute_num_layers"):
         if granularity == "full" and name not in given:
