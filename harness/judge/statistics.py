@@ -92,7 +92,6 @@ class TimeChange:
     seconds: float
     fraction: float
     interval: tuple[float, float] | None
-    basis: str
 
     @property
     def is_settled(self) -> bool | None:
@@ -100,31 +99,13 @@ class TimeChange:
         return None if self.interval is None else not self.interval[0] <= 0 <= self.interval[1]
 
 
-def time_change(
-    cell: Sequence[float], control: Sequence[float], steps: tuple[float | None, float | None], against: str = "control"
-) -> TimeChange:
-    """Return the change of the mean over repeats. Each value is a run's median step time in seconds.
-
-    ``against``: the name of the control. ``steps``: relative spread of the steps of cell and control, shown if each has
-    a single run. ValueError if a side is empty.
-    """
+def time_change(cell: Sequence[float], control: Sequence[float]) -> TimeChange:
+    """Return the change of the mean over repeats. Each value is a run's median step time in s; ValueError for none."""
     ours, theirs = fmean(cell), fmean(control)
     half = half_width(cell, control)
     change = (ours - theirs) / theirs
     interval = None if half is None else (change - half / theirs, change + half / theirs)
-    return TimeChange(ours - theirs, change, interval, _basis(cell, control, steps, against))
-
-
-def _basis(
-    cell: Sequence[float], control: Sequence[float], steps: tuple[float | None, float | None], against: str
-) -> str:
-    sizes = f"{len(cell)} and {len(control)} runs"
-    if min(len(cell), len(control)) >= MIN_RUNS:
-        return f"95 % interval by Welch's t, {sizes}"
-    sides = zip(("this cell", against), (cell, control), steps, strict=True)
-    spreads = {who: relative_spread(runs) if len(runs) > 1 else of_steps for who, runs, of_steps in sides}
-    known = [f"{who} {spread * 100:.1f} %" for who, spread in spreads.items() if spread is not None]
-    return f"{sizes}; an interval needs at least {MIN_RUNS} each; standard deviation: {', '.join(known) or 'unknown'}"
+    return TimeChange(ours - theirs, change, interval)
 
 
 MAD_TO_SD = 1.4826

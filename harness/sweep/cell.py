@@ -12,7 +12,7 @@ from harness.judge.likeness import is_for
 from harness.judge.plausible import doubts_of
 from harness.judge.readings import allocated, worst_rank
 from harness.judge.saving import another_machine, memory_saving
-from harness.judge.statistics import CONFIDENCE, time_change
+from harness.judge.statistics import time_change
 from harness.measure.prediction import limits_for
 from harness.measure.values import NotPredicted, error_of
 from harness.records.gating import GateOptions
@@ -78,17 +78,6 @@ def oom_text(line: OomLine) -> str:
 # A cell without these figures cannot be compared; a problem of another metric does not matter here.
 _TIME, _MEMORY = "step_time_s", "peak_allocated_bytes"
 
-_ENDED: dict[CellStatus, str] = {
-    "ok": "ran",
-    "oom": "ran out of memory",
-    "failed": "failed",
-    "pruned": "was pruned",
-    "skipped_inert": "was skipped",
-    "illegal": "is illegal",
-    "not_run": "was not run",
-    "interrupted": "was interrupted",
-}
-
 
 def measured(cell: CellData, reference: ExperimentSpec | None, first: RunRecord | None) -> MeasuredCell:
     """Return the figures of a cell; all costs are for the tokens per GPU and step of the control, ``reference``.
@@ -113,18 +102,14 @@ def measured(cell: CellData, reference: ExperimentSpec | None, first: RunRecord 
     )
 
 
-def judged(
-    cell: MeasuredCell, control: MeasuredCell, reference: MeasuredCell | None, margin: float, gate: GateOptions
-) -> CellVerdict:
+def judged(cell: MeasuredCell, control: MeasuredCell, margin: float, gate: GateOptions) -> CellVerdict:
     """Return the verdict of a cell, without the parts that need the other cells.
 
-    ``reference``: the cell that stands in for a control without figures; None where the control has them, or none does.
     ``margin``: the share of memory that stays free. ``gate``: for goldens.
     """
     is_control = cell.name == control.name
     obstacle = "" if is_control else _no_comparison(cell, control)
     versus = None if is_control or obstacle else _versus(cell, control)
-    stand_in = reference if reference and reference.name != cell.name else None
     return CellVerdict.of(
         cell,
         num_runs=len(cell.runs),
@@ -132,8 +117,6 @@ def judged(
         fits=_fits(cell, margin),
         oom=oom_of(cell.data.runs),
         vs_control=versus,
-        vs_reference=_versus(cell, stand_in, "reference") if stand_in else None,
-        is_reference=reference is not None and reference.name == cell.name,
         not_compared=obstacle,
         prediction=_prediction(cell, control, versus),
         compared=_golden(cell.runs, gate),
@@ -154,36 +137,24 @@ def _tokens_per_gpu(spec: ExperimentSpec) -> float:
     return spec.tokens_per_step / spec.num_gpus
 
 
-def control_ended(control: MeasuredCell) -> str:
-    """Say why the control has no figures: ``the control none was pruned``."""
-    return f"the control {control.name} {_ENDED[control.status]}"
-
-
 def _no_comparison(cell: MeasuredCell, control: MeasuredCell) -> str:
     if cell.status != "ok":
         return ""
-    if control.status != "ok":
-        return control_ended(control)
-    doubt = next(iter(control.doubts), None)
-    return f"the control {control.name} is in doubt: {doubt}" if doubt else ""
+    why = control.status if control.status != "ok" else next(iter(control.doubts), "")
+    return f"the control {control.name} has no figures: {why}" if why else ""
 
 
-def _versus(cell: MeasuredCell, control: MeasuredCell, called: str = "control") -> Versus | None:
+def _versus(cell: MeasuredCell, control: MeasuredCell) -> Versus | None:
     if cell.status != "ok" or cell.metrics is None or control.metrics is None:
         return None
     time = None
     if cell.costs_s and control.costs_s and _TIME not in cell.metrics.problems:
-        # For single runs: repeats have a spread of their own.
-        steps = (cell.metrics.step_time_s, control.metrics.step_time_s)
-        own, other = (each.relative_spread if each else None for each in steps)
-        time = time_change(cell.costs_s, control.costs_s, (own, other), called)
+        time = time_change(cell.costs_s, control.costs_s)
     memory = memory_saving((cell.runs, cell.metrics), (control.runs, control.metrics))
     return Versus.of(
         time=time,
         memory=memory,
         trade=trade_off(time, memory),
-        confidence=CONFIDENCE if time and time.interval else None,
-        basis=time.basis if time else cell.metrics.problems.get(_TIME, "no step time"),
         memory_problem="" if memory else cell.metrics.problems.get(_MEMORY, "no allocated peak of all ranks"),
         time_rescaled=_tokens_per_gpu(cell.runs[0].spec) != _tokens_per_gpu(control.runs[0].spec),
     )

@@ -3,11 +3,12 @@
 from collections.abc import Callable, Sequence
 
 from harness.measure.prediction import host_misfit_line, limits_for, limits_of
+from harness.predict.limits import Limits
 from harness.predict.search import judged
-from harness.records.metrics import BY_NAME, RunClocks
+from harness.records.metrics import BY_NAME
 from harness.records.prediction import PredictionRecord
 from harness.records.sweep import Cell, SweepData, SweepPlan
-from harness.show.figures import ABSENT, cap_figure, clock_figure, figure
+from harness.show.figures import ABSENT, figure
 from harness.show.page import (
     GAP,
     Block,
@@ -30,7 +31,7 @@ from harness.show.page import (
 )
 from harness.show.provenance import command_text, machine_facts
 from harness.show.request_text import paste_lines, request_rows
-from harness.sweep.remarks import answer, bad_lines, change_text, closing_lines, headline
+from harness.sweep.remarks import answer, closing_lines, headline, interval_text, remarks
 from harness.sweep.values import CellVerdict, SweepVerdict
 from harness.units import counted, format_bytes, format_percent, format_seconds, four_figures
 
@@ -51,7 +52,7 @@ _SETTINGS = ("Recipe", "Parallelism", "Batch")
 def sweep_page(verdict: SweepVerdict, pictures: Sequence[Picture] = (), origin: Sequence[Block] = ()) -> Page:
     """Return the judged sweep, finished or not: the picture of the choice, and the cells."""
     started = verdict.plan.started_at[:16].replace("T", " ")
-    shown, others = bad_lines(verdict)
+    shown, others = remarks(verdict)
     return Page(
         title=verdict.plan.title,
         headline=headline(verdict),
@@ -61,7 +62,7 @@ def sweep_page(verdict: SweepVerdict, pictures: Sequence[Picture] = (), origin: 
         blocks=(
             *pictures,
             cell_table(verdict),
-            listing((f"Usable per rank: {each.text}" for each in verdict.limits), style="dim"),
+            listing([_memory(verdict.limits)], style="dim"),
             GAP,
             Listing(tuple(Line(line, "bad", 2) for line in shown)),
             *(
@@ -79,53 +80,41 @@ def sweep_page(verdict: SweepVerdict, pictures: Sequence[Picture] = (), origin: 
 def cell_table(verdict: SweepVerdict) -> Table:
     """Return a row per cell in the plan's order, with every column that has a value in some cell."""
     use = verdict.recommendation.cell
-    roles = {(True, False): " (control)", (False, True): " (reference)", (False, False): ""}
     return tabled(
         verdict.cells,
         [
             (Column("#", right=True, detail=True), lambda cell: f"{cell.index}"),
             (
                 Column("Cell"),
-                lambda cell: f"{cell.name}{' *' * (cell.name == use)}{roles[cell.is_control, cell.is_reference]}",
+                lambda cell: f"{cell.name}{' *' * (cell.name == use)}{' (control)' * cell.is_control}",
             ),
-            (Column("Status", drop=3), lambda cell: Span(text := status_text(cell), style_of(text))),
+            (Column("Status", drop=3), lambda cell: Span(cell.state, style_of(cell.state))),
             (Column("Step", right=True, optional=True), _metric("step_time_s")),
-            (Column("Time change", right=True, optional=True), lambda cell: change_text(cell, interval=False)),
+            (Column("Time change", right=True, optional=True), _time_change),
             (Column("95 % interval", right=True, drop=2, optional=True), _interval),
             (Column("Peak", right=True, optional=True), _peak),
-            (Column("Rank", right=True, drop=4, optional=True, detail=True), _worst),
             (Column("Peak change", right=True, drop=1, optional=True), _peak_change),
             (Column("Pareto", drop=5, detail=True), lambda cell: "yes" if cell.name in verdict.pareto else ABSENT),
-            (Column("ms per GiB saved", right=True, drop=4, optional=True, detail=True), trade_text),
+            (Column("ms per GiB saved", right=True, drop=4, optional=True, detail=True), _trade),
             (Column("Reserved", right=True, drop=7, optional=True, detail=True), _metric("peak_reserved_bytes")),
             (Column("Device used", right=True, drop=7, optional=True, detail=True), _metric("peak_device_bytes")),
             (Column("TFLOP/s/GPU", right=True, drop=5, optional=True, detail=True), _metric("tflops_per_gpu")),
-            (Column("SM clock", right=True, drop=8, optional=True, detail=True), _of_clocks(clock_figure)),
-            (Column("Power cap", right=True, drop=8, optional=True, detail=True), _of_clocks(cap_figure)),
-            (Column("Predicted", right=True, drop=6, optional=True, detail=True), _predicted("whole_run_peak_bytes")),
+            (Column("Predicted", right=True, drop=6, optional=True, detail=True), _predicted),
             (Column("Pred. error", right=True, drop=6, optional=True, detail=True), _error),
-            (Column("Pred. reserved", right=True, drop=6, optional=True, detail=True), _predicted("reserved_bytes")),
         ],
     )
 
 
-def status_text(cell: CellVerdict) -> str:
-    """Return the status in words, with a mark for a cell in doubt and for one without the margin."""
-    if cell.status == "ok":
-        return "ok, in doubt" if cell.doubts else "ok, no margin" if cell.fits is False else "ok"
-    return cell.status.replace("_", " ").replace("oom", "OOM")
+def _time_change(cell: CellVerdict) -> str:
+    return ABSENT if cell.versus.time_change is None else format_percent(cell.versus.time_change)
 
 
 def _interval(cell: CellVerdict) -> str:
-    """Return ``+2.0 to +4.2 %``: the interval of the change in time."""
-    if cell.versus.time_change_interval is None:
-        return ABSENT
-    low, high = map(format_percent, cell.versus.time_change_interval)
-    return f"{low.removesuffix(' %')} to {high}"
+    interval = cell.versus.time_change_interval
+    return ABSENT if interval is None else interval_text(interval)
 
 
-def trade_text(cell: CellVerdict) -> str:
-    """Return milliseconds per GiB saved, four digits; absent if undefined."""
+def _trade(cell: CellVerdict) -> str:
     price = cell.versus.ms_per_gib_saved
     return ABSENT if price is None else four_figures(price)
 
@@ -134,14 +123,8 @@ def _metric(name: str) -> Callable[[CellVerdict], str]:
     return lambda cell: figure(BY_NAME[name], cell.figure(BY_NAME[name])) if cell.metrics else ABSENT
 
 
-def _of_clocks(show: Callable[[RunClocks | None], str]) -> Callable[[CellVerdict], str]:
-    return lambda cell: show(cell.metrics.clocks if cell.metrics else None)
-
-
 def _peak(cell: CellVerdict) -> str:
-    """Return the peak; marked, until a cell ran out of memory, and what a pruned cell was predicted to need."""
-    if cell.status == "pruned" and cell.predicted:
-        return f"{format_bytes(cell.predicted.whole_run_peak_bytes)} (predicted)"
+    """Return the peak; marked where it is the peak until the cell ran out of memory."""
     so_far = cell.oom.peak_allocated_bytes if cell.oom and not cell.metrics else None
     return _metric("peak_allocated_bytes")(cell) if so_far is None else f"{format_bytes(so_far)} (OOM)"
 
@@ -151,13 +134,8 @@ def _peak_change(cell: CellVerdict) -> str:
     return ABSENT if saved is None else f"{'-' if saved > 0 else '+'}{format_bytes(abs(saved))}"
 
 
-def _worst(cell: CellVerdict) -> str:
-    peak = cell.metrics.peak_allocated_bytes if cell.metrics else None
-    return f"{peak.rank}" if peak else ABSENT
-
-
-def _predicted(name: str) -> Callable[[CellVerdict], str]:
-    return lambda cell: _size(getattr(cell.predicted, name)) if cell.predicted else ABSENT
+def _predicted(cell: CellVerdict) -> str:
+    return format_bytes(cell.predicted.whole_run_peak_bytes) if cell.predicted else ABSENT
 
 
 def _size(num_bytes: int | None) -> str:
@@ -189,7 +167,8 @@ def plan_page(plan: SweepPlan) -> Page:
     )
     why = [cell.no_prediction for cell in plan.cells if cell.fate == "run" and cell.prediction is None]
     unpredicted = [f"Not predicted: {reason}" for reason in dict.fromkeys(why)]
-    lines = [*_reasons(plan), *unpredicted, _memory(plan), *_host_misfit(plan)]
+    memory = _memory(limits_of((cell.spec for cell in plan.cells), plan.margin))
+    lines = [*_reasons(plan), *unpredicted, memory, *_host_misfit(plan)]
     return Page(
         title=plan.title, notes=plan.notes, answer=answer_line(_planned_runs(plan)), blocks=(cells, GAP, listing(lines))
     )
@@ -231,11 +210,9 @@ def _reasons(plan: SweepPlan) -> list[str]:
     return [f"{cell.name}: {_DECISIONS[cell.fate]}: {cell.reason}" for cell in plan.cells if cell.fate != "run"]
 
 
-def _memory(plan: SweepPlan) -> str:
-    limits = limits_of((cell.spec for cell in plan.cells), plan.margin)
-    if not limits:
-        return "Memory: no known limit, so no cell is pruned. Set one with --memory_limit"
-    return f"Usable per rank: {'; '.join(each.text for each in limits)}"
+def _memory(limits: Sequence[Limits]) -> str:
+    usable = "; ".join(each.text for each in limits)
+    return f"Usable per rank: {usable or 'no known limit, so every cell fits. Set one with --memory_limit'}"
 
 
 def _planned_runs(plan: SweepPlan) -> str:

@@ -159,8 +159,7 @@ def plan_sweep(
     cells = planned_cells(request, axes, drafts, answers)
     notes = dict.fromkeys((*first.notes, *few_steps, *unasked))
     if isinstance(control := cells[0], RefusedCell):
-        lost = f"the control {control.name} does not run ({control.reason}); the fastest cell takes its place"
-        notes = {**notes, lost: None}
+        notes |= {f"the control {control.name} does not run, so no cell is compared with it": None}
     return SweepPlan(
         sweep_id="",
         title=request.title or f"{first.spec.recipe} over {', '.join(axis.name for axis in axes)}",

@@ -1,6 +1,5 @@
 """The plan of a sweep, and the verdicts on its cells with their trade-offs, as values that are their JSON."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -22,15 +21,12 @@ from harness.records.redact import redact_shapes
 from harness.records.run import RunRecord
 from harness.records.sweep import Cell, CellData, Compared, PlannedCell, RefusedCell, SweepPlan
 from harness.show.json import Document, Refusing, Shown, Text, at
-from harness.units import GIB, counted, format_bytes
+from harness.units import GIB, format_bytes
 
 
 @dataclass(frozen=True)
 class TradeOff:
-    """``ms_per_gib_saved`` and its 95 % interval where the time has one. None with the reason in ``undefined``.
-
-    Negative: the cell saves memory and time.
-    """
+    """``ms_per_gib_saved`` and its 95 % interval; None with the reason in ``undefined``. Negative: it saves both."""
 
     ms_per_gib_saved: float | None
     interval: tuple[float, float] | None = None
@@ -43,13 +39,10 @@ def trade_off(time: TimeChange | None, memory: MemorySaving | None) -> TradeOff:
     The interval is that of the time alone.
     """
     if time is None or memory is None:
-        missing = "time" if time is None else "memory"
-        return TradeOff(None, undefined=f"no {missing} to compare")
+        return TradeOff(None, undefined="the time or the memory is not known")
     if memory.saved_bytes <= memory.noise_bytes:
-        noise, more = format_bytes(memory.noise_bytes), format_bytes(-memory.saved_bytes)
-        little = f"{format_bytes(memory.saved_bytes)}, which is within the noise of identical runs ({noise})"
-        takes_more = memory.saved_bytes < -memory.noise_bytes
-        return TradeOff(None, undefined=f"it takes {more} more memory" if takes_more else f"it saves {little}")
+        noise = format_bytes(memory.noise_bytes)
+        return TradeOff(None, undefined=f"it saves no more memory than identical runs differ by ({noise})")
     if time.is_settled is False:
         return TradeOff(None, undefined="no difference in time is established (its 95 % interval contains 0)")
     per_gib = 1000 / (memory.saved_bytes / GIB)
@@ -80,21 +73,18 @@ class OomLine:
 
 
 class Versus(Shown):
-    """A cell against the control, or the cell that replaces it. Intervals are 95 %; no figure without a comparison.
+    """A cell against the control. Intervals are 95 %; no figure without a comparison.
 
-    ``basis``: the runs behind the time, or why there is none. ``time_rescaled``: the two do not train the same tokens
-    per GPU and step, so the cell's time is for the control's tokens.
+    ``time_rescaled``: the two do not train the same tokens per GPU and step, so the cell's time is for the control's.
     """
 
     time_change: float | None = at("time", "fraction")
     time_change_interval: tuple[float, float] | None = at("time", "interval")
     time_change_s: float | None = at("time", "seconds")
-    confidence: float | None
-    basis: str
-    time_rescaled: bool
+    time_rescaled: bool = False
     memory_saved_bytes: int | None = at("memory", "saved_bytes")
     memory_noise_bytes: int | None = at("memory", "noise_bytes")
-    memory_problem: Text
+    memory_problem: Text = None
     saved_bytes: dict[str, int] = at("memory", "saved_by_metric", default={})
     ranks: tuple[RankSaving, ...] = at("memory", "ranks", default=())
     ms_per_gib_saved: float | None = at("trade", "ms_per_gib_saved")
@@ -158,14 +148,10 @@ class MeasuredCell:
 
 
 class CellVerdict(Shown):
-    """The verdict on a cell. ``fits``: None where no memory is known. ``pareto``: it is on the Pareto front.
-
-    ``control``: it is the control. ``vs_reference``: against the cell that stands in for a control without figures.
-    """
+    """The verdict on a cell. ``fits``: None where no memory is known. ``pareto``: it is on the Pareto front."""
 
     planned: PlannedCell | RefusedCell = Field(exclude=True)
     costs_s: tuple[float, ...] = Field(exclude=True)
-    is_reference: bool = Field(exclude=True)
     compared: Comparison | None = Field(exclude=True)
     index: int = at("planned", "index")
     name: str
@@ -185,7 +171,6 @@ class CellVerdict(Shown):
     doubts: tuple[str, ...]
     oom: OomLine | None
     vs_control: Versus | None
-    vs_reference: Versus | None
     not_compared: Text
     prediction: CellPrediction | NotPredicted | None
     golden: CellGolden | None = at("compared")
@@ -200,10 +185,15 @@ class CellVerdict(Shown):
 
     @property
     def versus(self) -> Versus:
-        """Return the comparison with the control, or else with the cell that replaces it; one of nothing without."""
-        nothing = dict.fromkeys(("time", "memory", "trade", "confidence"))
-        none = Versus.of(**nothing, basis="", memory_problem="", time_rescaled=False)
-        return self.vs_control or self.vs_reference or none
+        """Return the comparison with the control; one without figures if there is none."""
+        return self.vs_control or Versus()
+
+    @property
+    def state(self) -> str:
+        """Return the status in words, with a mark for a cell in doubt and for one without the margin."""
+        if self.status == "ok":
+            return "ok, in doubt" if self.doubts else "ok, no margin" if self.fits is False else "ok"
+        return self.status.replace("_", " ").replace("oom", "OOM")
 
     def figure(self, metric: Metric) -> float | None:
         """Return the value of a metric that every report shows for this cell."""
@@ -219,33 +209,17 @@ class CellVerdict(Shown):
         return self.status == "ok" and not self.doubts and self.cost_s is not None and self.peak_bytes is not None
 
 
-_LONGEST_TIE = 90
-
-
 @dataclass(frozen=True)
 class Recommendation:
-    """The cell to use, None where there is none, and why.
+    """The cell to use, None where there is none, and why. ``noise``: why the ``equally_fast`` cells cannot be ranked.
 
     ``equally_fast``: the fastest cell that fits, and those that it is not established to be faster than.
-    ``is_equal_in_memory``: their peaks differ by no more than noise.
     """
 
     cell: str | None
     why: str
     equally_fast: tuple[str, ...] = ()
-    is_equal_in_memory: bool = False
-
-    @property
-    def tie(self) -> str:
-        """Return ``none; mlp are equally fast``; empty where one cell is the fastest."""
-        if len(self.equally_fast) < 2:
-            return ""
-        names = "; ".join(self.equally_fast)
-        return f"{names if len(names) <= _LONGEST_TIE else counted(len(self.equally_fast), 'cell')} are equally fast"
-
-    @property
-    def text(self) -> str:
-        return f"{self.tie}. {self.why}" if self.tie else self.why
+    noise: str = ""
 
 
 class SweepVerdict(Compared, Document):
@@ -253,7 +227,6 @@ class SweepVerdict(Compared, Document):
 
     ``pareto``: names of cells, cheapest first. ``equally_fast``: the fastest cell that fits, and those that it is not
     established to be faster than. ``notes``: the plan's and more.
-    ``reference``: the cell that the others are compared with, or None; ``reference_why``: why it is not the control.
     ``bridge``, ``megatron_lm``: the recommended cell as overrides and arguments of other programs; null without one, or
     where they have no words for a change. ``without``: the arguments that must go.
     """
@@ -264,8 +237,6 @@ class SweepVerdict(Compared, Document):
     sweep_id: str
     started_at: str
     command: tuple[str, ...]
-    reference: str | None
-    reference_why: Text
     cells: tuple[CellVerdict, ...]
     pareto: tuple[str, ...]
     recommended: str | None = at("recommendation", "cell")
@@ -326,9 +297,3 @@ class SweepJobPlanDocument(SweepPlanDocument):
     """``mbr-perf sweep --launcher slurm|kubeflow --dryrun --json``."""
 
     job: Launch
-
-
-def room_text(limits: Sequence[Limits]) -> str:
-    """Return ``fit into 73.08 GiB``, with the least and the most where they differ; only for known memory."""
-    sizes = dict.fromkeys(format_bytes(each.budget_bytes or 0) for each in (limits[0], limits[-1]))
-    return f"fit into {' to '.join(sizes)}"
