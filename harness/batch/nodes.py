@@ -1,10 +1,9 @@
 """A further node of a batch: it takes part in every run that the first node starts in the shared folder."""
 
-import platform
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from signal import Signals
 
@@ -14,7 +13,6 @@ from harness.judge.gate import status_exit_code
 from harness.launch.crew import interruption
 from harness.launch.processes import is_held, owner_of
 from harness.launch.warm import WarmParents
-from harness.records.batches import BatchLaunch
 from harness.records.collect import RESTARTED, LaunchOutcome, outcome_of_node
 from harness.records.store import RECORD, write_atomically, write_once
 
@@ -25,35 +23,19 @@ _POLL_S = 0.2
 
 
 @dataclass(frozen=True)
-class Meeting:
-    """Where the nodes of a batch meet, if an option overrides the plan. None: as the plan says."""
-
-    master_addr: str | None = None
-    master_port: int | None = None
-
-    def of(self, launch: BatchLaunch) -> BatchLaunch:
-        """Return the launch with the address and port that override the plan."""
-        return launch.model_copy(update={name: value for name, value in vars(self).items() if value is not None})
-
-
-@dataclass(frozen=True)
 class Follower:
-    """Which node this is, the folder of the batch, and how many seconds it waits for a change there.
+    """Which node of a job this is, the folder of the batch, and how many seconds it waits for a change there.
 
-    ``settle_s``: how long the follower mistrusts an existing claim. A process that was killed may have left it; node 0
-    then renews it. ``starter``, ``place``: what starts this process, and where. ``is_over``: the first node begins
-    no further run.
+    ``starter``, ``place``: the cluster that starts this process, and where. ``is_over``: the first node begins no
+    further run.
     """
 
     folder: Path
     node_rank: int
-    meeting: Meeting = field(default_factory=Meeting)
-    is_warm: bool = True
+    starter: str
+    place: str
+    is_over: Callable[[], bool]
     patience_s: float = PATIENCE_S
-    settle_s: float = 0.0
-    starter: str = "mbr-perf"
-    place: str = field(default_factory=platform.node)
-    is_over: Callable[[], bool] = lambda: False
 
     def has_word(self, batch: Batch[Entry], runs: tuple[DueRun[Entry], ...]) -> bool:
         """Return whether the first node began a run, or will begin none."""
@@ -110,11 +92,9 @@ def follow(follower: Follower, mark: str, opened: Opened[Entry], shows: Shows) -
             return True
 
         signal: int | None = None
-        found, looked = owner_of(folder), time.monotonic()
-        awaited(lambda: owner_of(folder) != found or time.monotonic() - looked >= follower.settle_s)
         if awaited(lambda: (folder / mark).is_file() and is_held(folder)):
             batch, runs = opened()
-            warm = follower.is_warm and all(batch.planned(item).launch.launcher == "torchrun" for item in runs)
+            warm = all(batch.planned(item).launch.launcher == "torchrun" for item in runs)
             parents = stack.enter_context(WarmParents()) if warm else None
             progress = stack.enter_context(shows(len(runs)))
             while signal is None and awaited(lambda: follower.has_word(batch, runs)):

@@ -184,7 +184,7 @@ class NodeOptions:
     """Which nodes take part."""
 
     nnodes: Annotated[int, option("N", "Nodes; run the same command on each.")] = 1
-    node_rank: Annotated[int, option("R", "Number of this node. In a sweep, node 0 leads the others.")] = 0
+    node_rank: Annotated[int, option("R", "Number of this node; node 0 collects and judges.")] = 0
     master_addr: Annotated[str | None, option("HOST", "Address of node 0.")] = None
     master_port: Annotated[int | None, option("PORT", "Default: a free port; 29500 with several nodes.")] = None
 
@@ -205,13 +205,6 @@ class RunOutput:
         "-d")] = False
     explain: Explain = False
     as_json: Json = False
-
-
-@options(_NODES)
-class SweepNodes(NodeOptions):
-    """Which nodes take part in a sweep."""
-
-    sweep_dir: Annotated[Path | None, option("DIR", "Folder of the sweep on every node; needed with --nnodes.")] = None
 
 
 @options({"time_limit": _JOBS, "partition": _SLURM, "namespace": _KUBEFLOW})

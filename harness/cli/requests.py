@@ -13,7 +13,6 @@ from harness.cli.options import (
     JudgeOptions,
     LaunchOptions,
     LocalLaunchOptions,
-    SweepNodes,
 )
 from harness.errors import BadRequestError, Problems, nearest, raise_all
 from harness.experiment.model import repeats_problem
@@ -136,7 +135,7 @@ def run_request(
     )
 
 
-def nodes_said(nodes: LaunchOptions | SweepNodes, replay_from: Path | None) -> dict[str, object]:
+def nodes_said(nodes: LaunchOptions, replay_from: Path | None) -> dict[str, object]:
     """Return the options that choose the nodes, by name; None for a default."""
     return {
         "nnodes": None if nodes.nnodes == 1 else nodes.nnodes,

@@ -51,7 +51,9 @@ def node_problems(spec: ExperimentSpec, nodes: Nodes) -> list[BadRequestError]:
         remedy = f"pass a number from 0 to {last}, a different number on each node"
         problems.add(f"--node_rank {nodes.node_rank} of {nodes.nnodes} nodes", remedy)
     if nodes.nnodes > 1 and nodes.master_addr is None:
-        remedy = "pass --master_addr HOST: the node of rank 0, the same on every node"
+        remedy = (
+            "pass --master_addr HOST, the node of rank 0, to each `run`; a sweep needs --launcher slurm or kubeflow"
+        )
         problems.add(f"--nnodes {nodes.nnodes} needs --master_addr", remedy)
     if nodes.master_addr is not None and not _ADDRESS.fullmatch(nodes.master_addr):
         problems.add(f"--master_addr {nodes.master_addr!r} is not an address", "pass a host name or an IP address")
@@ -68,7 +70,8 @@ def _size_problems(spec: ExperimentSpec, nodes: Nodes) -> list[BadRequestError]:
         return [
             BadRequestError(
                 f"num_gpus {spec.num_gpus} is more than the {spec.gpus_per_node} of one node",
-                remedy=f"on each node pass --nnodes {needed} --node_rank 0..{needed - 1} --master_addr HOST",
+                remedy="use --launcher slurm or kubeflow; or `mbr-perf run` on each node with "
+                f"--nnodes {needed} --node_rank 0..{needed - 1} --master_addr HOST",
             )
         ]
     if nodes.nnodes > 1 and spec.num_gpus != nodes.nnodes * spec.gpus_per_node:

@@ -11,7 +11,6 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
-from harness.errors import BadRequestError, os_errors_reported
 from harness.experiment.frozen import Frozen
 from harness.experiment.gpu import SPARE
 from harness.experiment.software import Software
@@ -138,15 +137,6 @@ class SweepData:
     @property
     def num_due(self) -> int:
         return sum(num_missing(cell, self.plan.repeats) for cell in self.cells)
-
-
-def made_sweep_dir(sweep_dir: Path) -> Path:
-    """Make the folder that the user names. BadRequestError if it holds a sweep or cannot be made."""
-    if (sweep_dir / SWEEP).exists() or any((sweep_dir / CELLS).glob("*")):
-        raise BadRequestError(f"{sweep_dir} already holds a sweep", remedy="name a new folder, or --resume this one")
-    with os_errors_reported(f"--sweep_dir {sweep_dir}: cannot be made", "name a writable folder"):
-        (sweep_dir / CELLS).mkdir(mode=0o750, parents=True, exist_ok=True)
-    return sweep_dir
 
 
 def run_dir_of(sweep_dir: Path, cell_index: int, repeat: int) -> Path:

@@ -4,18 +4,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from shlex import quote
 
-from harness.cli.options import EngineOptions, ExperimentOptions, JudgeOptions, LaunchOptions, RunOutput, SweepNodes
-from harness.cli.requests import read
+from harness.cli.options import EngineOptions, ExperimentOptions, JudgeOptions, LaunchOptions, RunOutput
 from harness.errors import BadRequestError, ExitCode, Problems
 from harness.launch.environment import Host, this_host
 from harness.measure.understanding import settle
 from harness.records.job import CLUSTERS
 from harness.resolve.sweep_file import Over
-from harness.sweep.ask import SweepOptions, follower, sweep_request
+from harness.sweep.ask import SweepOptions, sweep_request
 from harness.sweep.axes import RECOMPUTE, UNSET, SweptAxis
 from harness.sweep.reports import SweepDisplay
 from harness.sweep.request import SweepRequest, read_axes, split_over
-from harness.sweep.run import dry_run_sweep, follow_sweep, start_sweep
+from harness.sweep.run import dry_run_sweep, start_sweep
 
 # mbr-perf sets it if a request does not, so A lacks it only if the axis says so explicitly.
 _ALLOCATOR = "env.PYTORCH_CUDA_ALLOC_CONF"
@@ -30,7 +29,7 @@ def run_ab(
     launch: LaunchOptions,
     output: RunOutput,
 ) -> ExitCode:
-    """Run A and B as a sweep; --run_dir names its folder. BadRequestError on a cluster, and for several values."""
+    """Run A and B as a sweep. BadRequestError on a cluster, for several values, and for options of one run."""
     over = " ".join(f"--over {quote(value)}" for value in values)
     if len(values) > 1:
         problem = f"--ab is given {len(values)} times, but A and B differ in one thing"
@@ -38,15 +37,12 @@ def run_ab(
     if launch.launcher in CLUSTERS:
         problem = f"--ab does not work with --launcher {launch.launcher}"
         raise BadRequestError(problem, remedy=f"mbr-perf sweep --launcher {launch.launcher} {over}")
-    if output.explain:
-        problem = "--explain shows one run, but --ab makes two"
-        raise BadRequestError(problem, remedy="use --explain with --dryrun for each")
-    nodes = read(SweepNodes, launch, sweep_dir=launch.run_dir)
+    given = {"--explain": output.explain, "--run_dir": launch.run_dir, "--nnodes": launch.nnodes > 1}
+    if names := [name for name, value in given.items() if value]:
+        raise BadRequestError(f"{', '.join(names)}: for one run, but --ab makes two", remedy="leave it out")
     how = SweepOptions(repeats=launch.repeats, as_json=output.as_json)
     display = SweepDisplay(as_json=output.as_json)
-    if nodes.node_rank != 0:
-        return follow_sweep(follower(how, launch, nodes), display)
-    request = ab_request(values[0], sweep_request(asked, engine, how, judge, launch, nodes), this_host())
+    request = ab_request(values[0], sweep_request(asked, engine, how, judge, launch), this_host())
     if output.dryrun:
         dry_run_sweep(request, display)
         return ExitCode.OK

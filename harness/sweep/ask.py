@@ -16,15 +16,13 @@ from harness.cli.options import (
     JudgeOptions,
     LocalLaunchOptions,
     Results,
-    SweepNodes,
     flag,
     option,
     options,
 )
-from harness.errors import BadRequestError, Problems
+from harness.errors import Problems
 
 if TYPE_CHECKING:
-    from harness.batch.nodes import Follower
     from harness.records.job import ClusterRequest
     from harness.sweep.request import SweepRequest
 
@@ -60,16 +58,13 @@ class SweepOptions:
 # fmt: on
 
 
-@takes(
-    ExperimentOptions, EngineOptions, SweepOptions, JudgeOptions, LocalLaunchOptions, SweepNodes, ClusterLaunchOptions
-)
+@takes(ExperimentOptions, EngineOptions, SweepOptions, JudgeOptions, LocalLaunchOptions, ClusterLaunchOptions)
 def sweep(
     asked: ExperimentOptions,
     engine: EngineOptions,
     how: SweepOptions,
     judge: JudgeOptions,
     launch: LocalLaunchOptions,
-    nodes: SweepNodes,
     cluster: ClusterLaunchOptions,
 ) -> None:
     """Train several settings and say which one to use: time, memory and ms per GiB saved against a control.
@@ -78,16 +73,13 @@ def sweep(
 
     Exit codes: 0 done (also with cells out of memory), 2 wrong request, 3 a cell failed, 5 regression, 6 inconclusive.
     """
-    from harness.batch.nodes import Meeting
     from harness.cli.requests import require_nothing_else
     from harness.sweep import run
     from harness.sweep.reports import SweepDisplay
 
-    on_cluster, display = cluster_sweep_request(how, launch, nodes, cluster), SweepDisplay(as_json=how.as_json)
+    on_cluster, display = cluster_sweep_request(how, launch, cluster), SweepDisplay(as_json=how.as_json)
     if on_cluster is not None:
         launch = replace(launch, launcher="torchrun")  # of the nodes
-    elif nodes.node_rank != 0:
-        raise typer.Exit(int(run.follow_sweep(follower(how, launch, nodes), display)))
     if how.resume is not None:
         given = (asked, engine, how, judge, launch)
         require_nothing_else("sweep", "--no_warm, --results_dir and --json", given, _MAY_ACCOMPANY)
@@ -95,10 +87,9 @@ def sweep(
             raise typer.Exit(int(run.resume_sweep_on_cluster(how.resume, launch.results_dir, on_cluster, display)))
         answer = run.answered_from_jobs(how.resume, launch.results_dir, display)
         if answer is None:
-            meeting = Meeting(nodes.master_addr, nodes.master_port)
-            answer = run.resume_sweep(how.resume, launch.results_dir, display, meeting, is_warm=not how.no_warm)
+            answer = run.resume_sweep(how.resume, launch.results_dir, display, is_warm=not how.no_warm)
         raise typer.Exit(int(answer))
-    request = sweep_request(asked, engine, how, judge, launch, nodes)
+    request = sweep_request(asked, engine, how, judge, launch)
     if how.dryrun:
         run.dry_run_sweep(request, display, on_cluster)
     elif on_cluster is not None:
@@ -133,7 +124,6 @@ def report(asked: ReportOptions) -> None:
 
 
 _MAY_ACCOMPANY = frozenset({"resume", "no_warm", "as_json", "results_dir"})
-_RENEWED_S = 30.0  # nodes are started together; node 0 claims a sweep that it resumes within seconds
 
 
 def sweep_request(
@@ -142,7 +132,6 @@ def sweep_request(
     how: SweepOptions,
     judge: JudgeOptions,
     launch: LocalLaunchOptions,
-    nodes: SweepNodes,
 ) -> "SweepRequest":
     """Return all of `mbr-perf sweep` as one value; the command line overrides the file.
 
@@ -161,7 +150,6 @@ def sweep_request(
         SweepRequest,
         how,
         launch,
-        nodes,
         asked=request,
         over=all_over(file, how.over or ()),
         title=file.title if file else "",
@@ -170,44 +158,24 @@ def sweep_request(
         control=how.control if how.control is not None else (file.control or "") if file else "",
         prune=not how.no_prune,
         force=frozenset(asked.force or ()),
-        launch=batch_launch(launch).model_copy(
-            update={name: getattr(nodes, name) for name in ("nnodes", "master_addr", "master_port")}
-        ),
+        launch=batch_launch(launch),
         gate=read(GateOptions, judge).from_root,
     )
 
 
 def cluster_sweep_request(
-    how: SweepOptions, launch: LocalLaunchOptions, nodes: SweepNodes, given: ClusterLaunchOptions
+    how: SweepOptions, launch: LocalLaunchOptions, given: ClusterLaunchOptions
 ) -> "ClusterRequest | None":
     """Return the request of a launcher of clusters; None for another launcher. BadRequestError with all problems."""
-    from harness.cli.requests import is_for_cluster, nodes_said
+    from harness.cli.requests import is_for_cluster
     from harness.records.job import CLUSTERS
 
     problems, asked = Problems(), None
     if is_for_cluster(launch, given):
         from harness.cli.cluster import cluster_request
 
-        asked = problems.tried(lambda: cluster_request(launch, given, nodes_said(nodes, launch.replay_from)))
+        asked = problems.tried(lambda: cluster_request(launch, given, {"from": launch.replay_from}))
     if launch.launcher in CLUSTERS and how.no_warm:
         problems.add(f"--no_warm cannot be used with --launcher {launch.launcher}", "leave it out")
     problems.raise_if_any()
     return asked
-
-
-def follower(how: SweepOptions, launch: LocalLaunchOptions, nodes: SweepNodes) -> "Follower":
-    """Return the part of another node in a sweep that node 0 leads. BadRequestError without a shared folder."""
-    from harness.batch.nodes import Follower, Meeting
-    from harness.records.batches import SWEEP_FOLDERS
-
-    folder = nodes.sweep_dir
-    if how.resume is not None:
-        folder = SWEEP_FOLDERS.folder_of(how.resume, launch.results_dir)
-    if folder is None:
-        raise BadRequestError(
-            f"--node_rank {nodes.node_rank} needs the folder of the sweep",
-            remedy="give every node the same --sweep_dir on a shared file system",
-        )
-    meeting = Meeting(nodes.master_addr, nodes.master_port)
-    settle_s = _RENEWED_S if how.resume is not None else 0.0
-    return Follower(folder, nodes.node_rank, meeting, is_warm=not how.no_warm, settle_s=settle_s)

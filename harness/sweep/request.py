@@ -144,8 +144,7 @@ class SweepRequest:
     """The varied request, its axes and repeats, and how to launch and judge its runs.
 
     ``control``: values of axes, as :func:`read_control` takes them; empty for no recompute where recompute is varied,
-    and for the request itself where it is not. ``sweep_dir``: the folder, which several nodes must share; None makes a
-    new one.
+    and for the request itself where it is not.
     """
 
     asked: Request
@@ -160,7 +159,6 @@ class SweepRequest:
     launch: BatchLaunch = field(default_factory=BatchLaunch)
     gate: GateOptions = field(default_factory=GateOptions)
     results_dir: Path | None = None
-    sweep_dir: Path | None = None
 
     def run_request(self, asked: Request) -> RunRequest:
         """Return the request of one cell, as the checks of `mbr-perf run` take it."""

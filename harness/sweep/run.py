@@ -1,11 +1,12 @@
 """Starts and resumes a sweep: on this machine, inside a job, or as a job."""
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from harness.batch.engine import begun, holding, play_here
 from harness.batch.launches import require_same_software
-from harness.batch.nodes import Follower, Meeting, follow
+from harness.batch.nodes import Follower, follow
 from harness.cluster.node import NodeOfJob
 from harness.cluster.showing import JobDisplay
 from harness.cluster.submission import JobRequest, controller_of, hand_over, require_accepted, require_gpu_named
@@ -22,7 +23,7 @@ from harness.records.batches import SWEEP_FOLDERS
 from harness.records.folders import results_dir
 from harness.records.job import ClusterRequest, JobAttempt, JobRecord, job_dirs, read_job, read_submitted
 from harness.records.strict_json import read_document
-from harness.records.sweep import SWEEP, SweepPlan, made_sweep_dir, read_sweep
+from harness.records.sweep import SWEEP, SweepPlan, read_sweep
 from harness.show import json
 from harness.show.terminal import pass_time
 from harness.sweep.batch import DueCell, SweepBatch
@@ -62,33 +63,22 @@ def start_sweep(request: SweepRequest, display: SweepDisplay, *, is_warm: bool) 
         software_for(gpu, host, must_answer=True)  # else every cell would wait for a driver that does not answer
     plan = plan_sweep(request, host, asks_megatron=True, waits=pass_time)
     SweepBatch(Path("SWEEP"), host, plan).require_startable()
-    sweep_dir = _new_folder(request, plan)
+    sweep_dir = SWEEP_FOLDERS.new_dir(results_dir(request.results_dir), plan.recipe)
     plan = plan.model_copy(update={"sweep_id": sweep_dir.name})
     with begun(SWEEP_FOLDERS, sweep_dir, plan):
         return _run(SweepBatch(sweep_dir, host, plan), display, is_warm=is_warm)
 
 
-def _new_folder(request: SweepRequest, plan: SweepPlan) -> Path:
-    if request.sweep_dir is not None:
-        return made_sweep_dir(request.sweep_dir)
-    if request.launch.nnodes > 1:
-        raise BadRequestError(
-            f"--nnodes {request.launch.nnodes} needs a folder that all nodes see",
-            remedy="give every node the same --sweep_dir on a shared file system",
-        )
-    return SWEEP_FOLDERS.new_dir(results_dir(request.results_dir), plan.recipe)
-
-
 def resume_sweep(
-    reference: str, results: Path | None, display: SweepDisplay, meeting: Meeting, *, is_warm: bool
+    reference: str, results: Path | None, display: SweepDisplay, *, is_warm: bool, **meeting: str | int
 ) -> ExitCode:
-    """Do the missing runs of a sweep, exactly by its own plan. ``meeting``: where its nodes meet now.
+    """Do the missing runs of a sweep, by its own plan. ``meeting``: address and port of the nodes of a job.
 
     BadRequestError for a sweep that another process works on, and where the software is no longer the same.
     """
     host, data = this_host(), read_sweep(reference, results)
     with holding(data.sweep_dir, "sweep"):
-        plan = data.plan.model_copy(update={"launch": meeting.of(data.plan.launch)})
+        plan = _met(data.plan, meeting)
         before = {plan.gpu: plan.software} if plan.software else {}
         require_same_software(before, host, "sweep", measures_here=plan.launch.launcher != "replay")
         for name, build in plan.builds.items():
@@ -107,12 +97,15 @@ def _run(batch: SweepBatch, display: SweepDisplay, warning: str = "", *, is_warm
     return answer(batch, display, signal)
 
 
-def follow_sweep(follower: Follower, display: SweepDisplay) -> ExitCode:
-    """Take part in every run of a sweep that node 0 leads. Errors as for `follow`."""
+def _met(plan: SweepPlan, meeting: Mapping[str, str | int]) -> SweepPlan:
+    return plan.model_copy(update={"launch": plan.launch.model_copy(update=meeting)})
+
+
+def follow_sweep(follower: Follower, display: SweepDisplay, **meeting: str | int) -> ExitCode:
+    """Take part in every run of a sweep that node 0 of the job leads. Errors as for `follow`."""
 
     def opened() -> tuple[SweepBatch, tuple[DueCell, ...]]:
-        plan = read_document(follower.folder / SWEEP, SweepPlan)
-        plan = plan.model_copy(update={"launch": follower.meeting.of(plan.launch)})
+        plan = _met(read_document(follower.folder / SWEEP, SweepPlan), meeting)
         batch = SweepBatch(follower.folder, this_host(), plan)
         batch.require_startable(follower.node_rank)
         return batch, batch.every_run()
@@ -122,13 +115,14 @@ def follow_sweep(follower: Follower, display: SweepDisplay) -> ExitCode:
 
 def resumed(node: NodeOfJob, attempt: JobAttempt) -> ExitCode:
     """Do this node's part of the missing runs."""
-    sweep_dir = Path(node.job.subject)
-    meeting = Meeting(node.master_addr, attempt.master_port) if node.job.nnodes > 1 else Meeting()
+    sweep_dir, meeting = Path(node.job.subject), dict[str, str | int]()
+    if node.job.nnodes > 1:
+        meeting = {"master_addr": node.master_addr, "master_port": attempt.master_port}
     if node.place.node_rank == 0:
-        return resume_sweep(str(sweep_dir), None, SweepDisplay(), meeting, is_warm=True)
+        return resume_sweep(str(sweep_dir), None, SweepDisplay(), is_warm=True, **meeting)
     rank, place, starter = node.place.node_rank, node.place.nodes, node.job.options.cluster
-    follower = Follower(sweep_dir, rank, meeting, starter=starter, place=place, is_over=node.has_first_restarted)
-    return follow_sweep(follower, SweepDisplay())
+    follower = Follower(sweep_dir, rank, starter, place, node.has_first_restarted)
+    return follow_sweep(follower, SweepDisplay(), **meeting)
 
 
 def sweep_job(batch: SweepBatch, cluster: ClusterRequest, results: Path) -> JobRequest:
@@ -155,8 +149,7 @@ def start_sweep_on_cluster(request: SweepRequest, cluster: ClusterRequest, displ
     plan = _planned(request, host)
     batch = SweepBatch(results / SWEEP_FOLDERS.parent / "SWEEP", host, plan)
     require_accepted(sweep_job(batch, cluster, results), cluster, host)
-    named = request.sweep_dir
-    sweep_dir = made_sweep_dir(named.absolute()) if named else SWEEP_FOLDERS.new_dir(results, plan.recipe)
+    sweep_dir = SWEEP_FOLDERS.new_dir(results, plan.recipe)
     batch = SweepBatch(sweep_dir, host, plan.model_copy(update={"sweep_id": sweep_dir.name}))
     with begun(SWEEP_FOLDERS, sweep_dir, batch.plan):
         display.begins(batch.plan, sweep_dir, len(batch.every_run()))

@@ -5,10 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from harness.batch.nodes import Follower, Meeting, follow
+from harness.batch.nodes import Follower, follow
 from harness.errors import ExitCode, RunFailedError
 from harness.launch.processes import claim, release
-from harness.records.batches import BatchLaunch
 from harness.records.store import RECORD
 from tests.batch.conftest import Lines
 
@@ -26,9 +25,14 @@ def _begun(batch):
     return recorded, runs, folders
 
 
+def node_1(batch):
+    """The second node of a job."""
+    return Follower(batch.folder, 1, "Slurm", "node1", lambda: False)
+
+
 def test_a_node_takes_part_in_the_run_that_node_0_began_until_it_is_over(begun):
     recorded, runs, (_, folder) = begun
-    second, third = (Follower(recorded.folder, rank) for rank in (1, 2))
+    second, third = (replace(node_1(recorded), node_rank=rank) for rank in (1, 2))
     assert second.open_run(recorded, runs) is runs[1]
     assert second.open_run(recorded, runs[:1]) is None
     (folder / "ranks" / "outcome_node_001.json").touch()
@@ -41,26 +45,24 @@ def test_a_run_that_another_process_began_is_not_taken_part_in(begun):
     recorded, runs, (_, folder) = begun
     owner = folder / "harness.json"
     owner.write_text(owner.read_text().replace('"pid": ', '"pid": 1'))
-    assert Follower(recorded.folder, 1).open_run(recorded, runs) is None
+    assert node_1(recorded).open_run(recorded, runs) is None
 
 
 def test_a_node_ends_when_node_0_releases_the_folder_and_gives_up_where_it_does_not(begun):
     recorded, runs, (_, folder) = begun
     (folder / RECORD).touch()
     (recorded.folder / "sweep.json").touch()
-    follower = Follower(recorded.folder, 1, patience_s=0.3)
+    follower = replace(node_1(recorded), patience_s=0.3)
 
     def opened():
         release(recorded.folder)
         return recorded, runs
 
-    waits = replace(follower, settle_s=60.0)  # for a newer claim than this one
-    for impatient, what in ((follower, lambda: (recorded, runs)), (waits, opened)):
-        with pytest.raises(RunFailedError, match=r"for 0\.3 s"):
-            follow(impatient, "sweep.json", what, lambda _: nullcontext(Lines()))
+    with pytest.raises(RunFailedError, match=r"for 0\.3 s"):
+        follow(follower, "sweep.json", lambda: (recorded, runs), lambda _: nullcontext(Lines()))
     assert follow(follower, "sweep.json", opened, lambda _: nullcontext(Lines())) is ExitCode.OK
     with pytest.raises(RunFailedError, match="node 0 "):
-        follow(replace(follower, settle_s=0.0), "sweep.json", opened, lambda _: nullcontext(Lines()))
+        follow(follower, "sweep.json", opened, lambda _: nullcontext(Lines()))
 
 
 def test_a_node_joins_the_open_run_and_tells_how_it_ended(begun):
@@ -75,11 +77,5 @@ def test_a_node_joins_the_open_run_and_tells_how_it_ended(begun):
         return type("Ran", (), {"signal": 15})
 
     recorded.run_here = run_here
-    code = follow(Follower(recorded.folder, 1), "sweep.json", lambda: (recorded, runs), lambda _: nullcontext(shown))
+    code = follow(node_1(recorded), "sweep.json", lambda: (recorded, runs), lambda _: nullcontext(shown))
     assert (code, joined, shown.lines) == (ExitCode.TERMINATED, [(runs[1], folder, 1)], ["interrupted by SIGTERM"])
-
-
-def test_options_override_where_the_nodes_meet():
-    launch = BatchLaunch(nnodes=2, master_addr="a", master_port=1)
-    assert Meeting(master_port=2).of(launch) == launch.model_copy(update={"master_port": 2})
-    assert Meeting().of(launch) == launch
