@@ -10,8 +10,7 @@ from harness.judge.gate import Comparison, Finding, Verdict, comparison_outcome
 from harness.judge.likeness import is_reference_run
 from harness.judge.readings import is_victim, window_of
 from harness.measure.prediction import prediction_line
-from harness.measure.values import Compared, CompareDocument, Predicted, RunDocument
-from harness.records.golden import GoldenRecord
+from harness.measure.values import Compared, CompareDocument, RunDocument
 from harness.records.metrics import BY_NAME, METRICS, SUMMARY_METRICS, Metric
 from harness.records.rank import RankRecord
 from harness.records.run import RunRecord
@@ -19,7 +18,6 @@ from harness.show import figures
 from harness.show.figures import ABSENT, cap_figure, clock_figure
 from harness.show.page import (
     GAP,
-    LONGEST_ANSWER,
     Block,
     Column,
     Details,
@@ -39,14 +37,11 @@ from harness.show.request_text import record_facts
 from harness.units import command_text, format_bytes, format_seconds, grouped, sentence, shortened
 
 MAX_ROWS = 16
-CLOCKS = ("SM clock", "Power cap")
 
 
 def _rank_blocks(record: RunRecord) -> Iterator[Block]:
     """The table of ranks. Above ``MAX_ROWS`` ranks only the fullest of each stage and the failed, with a note."""
     device_used = readings.device_used(record.nodes)
-    with_clocks = any(rank.clocks for rank in record.ranks)
-    names = ("Rank", "Stage", "Allocated", "Reserved", "Device used", "Step", *(CLOCKS if with_clocks else ()))
     shown, peak = _shown(record.ranks), BY_NAME["peak_allocated_bytes"]
     # Each rank's own median. The job's is higher: every step waits for the slowest rank.
     seconds = {rank.rank: window_of([rank], 1, *record.spec.measure.window).seconds for rank in shown}
@@ -56,13 +51,15 @@ def _rank_blocks(record: RunRecord) -> Iterator[Block]:
             str(rank.coordinates.pp),
             *(figures.figure(peak, read(rank)) for read in (readings.allocated, readings.reserved, device_used)),
             format_seconds(median(seconds[rank.rank])) if seconds[rank.rank] else ABSENT,
-            *((clock_figure(rank.clocks), cap_figure(rank.clocks)) if with_clocks else ()),
+            clock_figure(rank.clocks),
+            cap_figure(rank.clocks),
             _state(rank, record),
         )
         for rank in shown
     )
-    columns = (Column(name, right=True, drop=int(name in CLOCKS)) for name in names)
-    yield table((*columns, Column("State", long=True)), rows)
+    columns = (Column(name, right=True) for name in ("Rank", "Stage", "Allocated", "Reserved", "Device used", "Step"))
+    clocks = (Column(name, right=True, drop=1, optional=True) for name in ("SM clock", "Power cap"))
+    yield table((*columns, *clocks, Column("State", long=True)), rows)
     if len(shown) < len(record.ranks):
         which = "The table shows the fullest rank of each stage and every failed rank; record.json lists all ranks."
         yield f"{len(record.ranks)} ranks. {which}"
@@ -184,7 +181,7 @@ def _unjudged_time(comparison: Comparison) -> str:
     """Return that a golden without a time left the step time unjudged; empty where it was judged, and without one."""
     if comparison.golden is None or {"step_time_s", "tflops_per_gpu"} & comparison.golden.metrics.keys():
         return ""
-    return f" (not judged: the {'reference' if is_reference_run(comparison.golden) else 'golden'} has no time)"
+    return " (not judged: the golden has no time)"
 
 
 def _line_figures(run: Compared) -> list[str]:
@@ -221,13 +218,9 @@ def compared_line(
     texts = _figures(comparison, found, step_s, shown)
     is_open, (word, still) = comparison.outcome is Verdict.INCONCLUSIVE, _word(comparison)
     ends = "; ".join(text.partition(" (")[0] for text in comparison.provisional)  # which side ends before its job
-    ends = ends.replace("; the reference ends at iteration", ", the reference at")
     ends = "" if is_open or not ends else f" {sentence(ends)}{still}."
-    said = f"{'; '.join(texts)}.{ends}"
-    room = LONGEST_ANSWER - len(f"{word.text}: ; {said}")
-    reason = next(filter(None, why), "") if is_open else ""
-    first = reason if len(reason) <= room else shortened(reason.partition("; ")[0], max(40, room))
-    return answer_line((word, f": {first}{'; ' * bool(first)}{said}"))
+    reason = shortened(next(filter(None, why), ""), 80) if is_open else ""  # the table has all of it
+    return answer_line((word, f": {reason}{'; ' * bool(reason)}{'; '.join(texts)}.{ends}"))
 
 
 def _figures(
@@ -272,20 +265,17 @@ def _comparison_blocks(compared: Compared) -> Iterator[Block]:
     if golden is None:
         yield Line(f"Not compared: {comparison.note}", hang=2)
         return
-    what, origin = ("Reference run", "") if is_reference_run(golden) else ("Golden", f" ({_origin(golden)})")
+    is_run = is_reference_run(golden)
+    what = "Reference run" if is_run else "Golden"
+    origin = "" if is_run else f" ({golden.kind}, runs: {golden.num_runs}, promoted {golden.promoted_at[:10]})"
     if comparison.note:
         yield Line("Not the same experiment: the recipe point has changed since this golden", "doubt", hang=2)
     stored = [f for f in comparison.findings if f.golden is not None]
     yield comparison_table(stored, BY_NAME, "Run", what, compared.predicted)
     judged = ((f.reason, BY_NAME[f.metric].title) for f in stored if f.reason and _is_judged(f))
     for reason, titles in grouped(judged).items():
-        yield listing(_not_judged(reason, titles, comparison), hang=4)
+        yield Line(f"{', '.join(titles)}: {reason}", hang=2)
     yield Line(f"{what} {comparison.golden_path}{origin}", hang=2)
-    known = compared.prediction
-    if isinstance(known, Predicted) and known.peak_bytes < known.whole_run_peak_bytes:
-        later = f"{format_bytes(known.peak_bytes)} predicted for steps that replay CUDA graphs"
-        held = ", which a published golden may hold" * (golden.kind == "external")
-        yield Line(f"Peaks, measured and predicted: of the whole run; {later}{held}", hang=2)
     yield listing(f"Accepted: {d.text}" for d in comparison.likeness.differences if d.accepted)
     yield from _way_out(comparison, compared)
     yield details("caveat", (f"Caveat: {caveat}" for caveat in comparison.likeness.caveats))
@@ -347,12 +337,6 @@ def comparison_table(
     )
 
 
-def _origin(golden: GoldenRecord) -> str:
-    if golden.kind == "external":
-        return "external: published elsewhere"
-    return f"measured in {golden.num_runs} run{'s' * (golden.num_runs > 1)}, promoted {golden.promoted_at[:10]}"
-
-
 def _way_out(comparison: Comparison, compared: Compared) -> Iterator[Line]:
     """What answers if both sides have a value and only differences prevent a verdict."""
     withheld = "; ".join(f.reason for f in comparison.findings if None not in (f.current, f.golden)).split("; ")
@@ -367,13 +351,3 @@ def _way_out(comparison: Comparison, compared: Compared) -> Iterator[Line]:
 
 def _is_judged(finding: Finding) -> bool:
     return finding.verdict is not Verdict.NOT_GATED or BY_NAME[finding.metric].gate is not None
-
-
-def _not_judged(reason: str, titles: list[str], comparison: Comparison) -> list[str]:
-    """The differences from the golden, each on its own line below the metrics that get no verdict because of it."""
-    texts = reason.split("; ")
-    if not set(texts) <= {d.text for d in comparison.likeness.differences}:
-        return [f"{', '.join(titles)}: {reason}"]
-    is_run = comparison.golden is not None and is_reference_run(comparison.golden)
-    differ = "the two runs differ" if is_run else "the run and the golden differ"
-    return [f"{', '.join(titles)}: not judged, because {differ}", *(f"  {text}" for text in texts)]

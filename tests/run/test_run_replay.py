@@ -192,7 +192,7 @@ def test_a_golden_of_an_earlier_recipe_point_is_inconclusive_in_run_and_in_compa
         assert str(folder) in message["note"]
     shown = replay("ok", "--golden_values_path", folder).out
     assert "Not the same experiment: " in shown
-    assert "\n  optimizer.lr: golden 0.5, here 0.0001\n" in shown
+    assert ": optimizer.lr: golden 0.5, here 0.0001\n" in shown
     assert shown.count(str(folder)) == 1
 
 
