@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Mapping
-from glob import escape
 from pathlib import Path
 
 from harness.errors import BadRequestError, RunFailedError, raise_all
@@ -117,11 +116,6 @@ def make_folder(run_dir: Path) -> None:
     """Make a run's folder with ``ranks`` and ``logs``. Existing files stay. OSError if it cannot be made."""
     for inner in ("ranks", "logs"):
         (run_dir / inner).mkdir(mode=0o750, parents=True, exist_ok=True)
-
-
-def asides(run_dir: Path) -> tuple[Path, ...]:
-    """Return the folders that were moved aside for the run that is there now."""
-    return tuple(sorted(run_dir.parent.glob(f"{escape(run_dir.name)}.incomplete-*")))
 
 
 def _free_name(run_dir: Path) -> Path:

@@ -94,7 +94,7 @@ def judge_runs(job: JobRecord, display: JobDisplay) -> ExitCode:
     """Judge the runs of a job and return the exit code. A night judges its own cases."""
     found = runs_of(job)
     if found.filled_by:
-        problem = f"{job.job_dir}: this job left no run; its folder holds the run of job {found.filled_by}"
+        problem = f"{job.job_dir}: the folder of its run now holds the run of job {found.filled_by}"
         raise BadRequestError(problem, remedy=f"judge that run with {command_text('jobs', 'wait', found.filled_by)}")
     runs = [Ran(record, Path(run.run_dir), None) for run, record in found.committed]
     if job.what == "run":

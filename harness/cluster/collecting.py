@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from harness.batch.launches import asides, unstarted_record
+from harness.batch.launches import unstarted_record
 from harness.cluster.state import CLUSTER_ENDED_IT, JobState
 from harness.judge.readings import with_clocks
 from harness.launch.environment import this_host
@@ -35,8 +35,8 @@ from harness.units import counted
 class JobRuns:
     """The runs of a job in order. ``due``: the next run to commit; None when the job has no more.
 
-    A failed run is the last run of its job; ``dropped`` are the runs after it. ``filled_by``: the id of another
-    job whose run is in a folder of this job. Nothing is left of this job's own run there; then nothing is due.
+    A failed run is the last run of its job; ``dropped`` are the runs after it. ``filled_by``: the id of a later
+    job whose run is in a folder of this job; then nothing is due.
     """
 
     committed: tuple[tuple[JobRun, RunRecord], ...]
@@ -59,11 +59,9 @@ def runs_of(job: JobRecord) -> JobRuns:
         record = read_document(Path(run.run_dir) / RECORD, RunRecord) if is_committed(run) else None
         job_id = record.provenance.job_id if record else None
         is_own = submitted is None or job_id in (None, submitted.job_id)  # as far as the record names its job
-        if record is None or not is_own:
-            if aside := _kept_aside(run, submitted):  # the other folders now belong to another job, too
-                return JobRuns((*committed, (run, aside)))
-            if record is None:
-                return JobRuns(tuple(committed), run, later)
+        if record is None:
+            return JobRuns(tuple(committed), run, later)
+        if not is_own:
             return JobRuns(tuple(committed), filled_by=job_id or "")
         committed.append((run, record))
         if record.status != "ok":
@@ -84,22 +82,6 @@ def drop_unstarted(runs: tuple[JobRun, ...]) -> None:
             for inner in ("ranks", "logs"):
                 (folder / inner).rmdir()
             folder.rmdir()
-
-
-def _kept_aside(run: JobRun, submitted: SubmittedRecord | None) -> RunRecord | None:
-    """Return the record of this job, if its folder was moved aside for another attempt.
-
-    Slurm reuses job ids: a record from before the submission belongs to another job.
-    """
-    for folder in asides(Path(run.run_dir)):
-        path = folder / RECORD
-        if submitted is not None and path.is_file():
-            record = read_document(path, RunRecord)
-            where = record.provenance
-            finished, asked = (datetime.fromisoformat(at) for at in (where.finished_at, submitted.submitted_at))
-            if where.job_id == submitted.job_id and finished > asked:
-                return record
-    return None
 
 
 UNKNOWN = "unknown"
@@ -169,22 +151,14 @@ def _lost_run(job: JobRecord, submitted: SubmittedRecord, run: JobRun, state: Jo
 
 def cluster_failure(job: JobRecord, state: JobState) -> str:
     """Say why the job ended, in the cluster's words, for the ``failure`` of its run."""
-    cluster = job.options.cluster
-    if state.kind == "purged":
-        return f"{cluster}: UNKNOWN: {cluster} no longer knows the job, and the run left no record"
-    word = state.state
-    if state.kind == "launch_failed" and "LAUNCH" not in word:
-        word = "LAUNCH_FAILED"
-    after = f" after {job.options.time_limit_minutes} min" if word == "TIMEOUT" else ""
-    failed_with = state.exit_code if state.kind == "failed" and state.exit_code != "0:0" else ""
-    reason = state.reason if state.kind != "timeout" else ""
-    details = ", ".join(filter(None, (reason, failed_with and f"exit code {failed_with}")))
+    word = "LAUNCH_FAILED" if state.kind == "launch_failed" else state.state
+    has_code = state.kind == "failed" and state.exit_code not in ("", "0:0")
+    code = f"exit code {state.exit_code}" if has_code else ""
+    details = ", ".join(filter(None, (state.detail, state.reason, code)))
     where = f" on {state.nodes}" if state.nodes and state.kind in CLUSTER_ENDED_IT else ""
-    lost = ", but the run left no record" if state.kind == "finished" else ""
     again = f"REQUEUED {counted(state.restarts, 'time')}, then " if state.restarts else ""
-    return (
-        f"{cluster}: {again}{word}{after} {state.detail}".rstrip() + (f" ({details})" if details else "") + where + lost
-    )
+    lost = ", and the run left no record" if state.kind in ("finished", "purged") else ""
+    return f"{job.options.cluster}: {again}{word}{f' ({details})' if details else ''}{where}{lost}"
 
 
 def _ending(
@@ -209,8 +183,6 @@ def _ending(
 
 _TAIL_BYTES = 1 << 16
 _NUM_LINES, _LINE_CHARS = 3, 200
-# Colours, cursor movements and other control characters that ranks print.
-_STEERING = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1f\x7f]")
 # Lines that follow from the first error of a step, on every node.
 _CONSEQUENCE = re.compile(r"srun: (Job step aborted|Terminating|Waiting|error: .*(Exited with exit code|Terminated))")
 
@@ -230,7 +202,7 @@ def before_python(job: JobRecord) -> str:
     """
     if attempt_files(Path(job.job_dir)):
         return ""
-    lines = [line.strip() for text in log_ends(job) for line in _STEERING.sub("", text).splitlines()]
+    lines = [line.strip() for text in log_ends(job) for line in text.splitlines()]
     printed = [line for line in lines if line and not _CONSEQUENCE.match(line)]
     if not printed:
         return ""

@@ -56,9 +56,6 @@ class JobPerEntry(Generic[Entry]):
         """Submit all entries at once. A signal ends the round."""
         controller, watching = controller_of(self.options, self.batch.host.shell), list[Watched]()
         at_work = self._jobs_at_work(controller)
-        was_over = {
-            folder for folder, job_dir in at_work.items() if controller.state(watched(job_dir).submitted).has_ended
-        }
         for of_entry in grouped((run.entry.name, run) for run in due).values():
             folder = self._folder(of_entry[0])
             if folder in self._left_alone:
@@ -76,7 +73,7 @@ class JobPerEntry(Generic[Entry]):
             if str(self.batch.planned(item).run_dir) in done:
                 self.batch.starts(item)
         if waited.signal is None:
-            self._note_cancelled(due, watching, was_over)
+            self._note_cancelled(due, watching)
         return waited.signal
 
     def _folder(self, due: DueRun[Entry]) -> Path:
@@ -166,28 +163,20 @@ class JobPerEntry(Generic[Entry]):
             still_open = [watch for watch in still_open if watch.is_open]
             time.sleep(0.5)
 
-    def _note_cancelled(self, due: Sequence[DueRun[Entry]], watching: Sequence[Watched], was_over: set[Path]) -> None:
-        """Note jobs that someone cancelled from outside; this process does not start them again.
-
-        ``was_over``: entries whose job ended before this process began. This process was started to run them again.
-        """
+    def _note_cancelled(self, due: Sequence[DueRun[Entry]], watching: Sequence[Watched]) -> None:
+        """Note jobs that someone cancelled from outside; this process does not start them again."""
         ended = {
-            run.run_dir: (watch, record)
+            run.run_dir: watch.submitted.job_id
             for watch in watching
             for run, record in runs_of(watch.job).committed
             if record.status == "interrupted"
         }
         for item in due:
-            run_dir = str(self.batch.planned(item).run_dir)
-            if run_dir in ended:
-                watch, record = ended[run_dir]
-                start, failure = f"{self.options.cluster}: CANCELLED", record.failure or ""
-                user = f":{failure.removeprefix(start)}" if failure.startswith(f"{start} ") else ""
-                reason = f"{start} by hand (job {watch.submitted.job_id}{user})"
+            if job_id := ended.get(str(self.batch.planned(item).run_dir)):
+                reason = f"{self.options.cluster}: CANCELLED by hand (job {job_id})"
                 self.batch.cancelled(item, reason)
-                if self._folder(item) not in was_over:
-                    again = f"run it again with {command_text(self.batch.command, '--resume', self.batch.folder)}"
-                    self._leave_alone(item, f"{reason}; {again}")
+                again = command_text(self.batch.command, "--resume", self.batch.folder)
+                self._leave_alone(item, f"{reason}; run it again with {again}")
 
 
 def entry_job(batch: Batch[Entry], due: Sequence[DueRun[Entry]], options: JobOptions, results: Path) -> JobRequest:

@@ -75,7 +75,7 @@ def standing(job_dir: Path, controller: Controller) -> JobDocument:
 
 def _word(found: JobRuns, state: JobState | None) -> str:
     if found.filled_by:
-        return f"{state.text if state else ''}; it left no run: its folder contains the run of job {found.filled_by}"
+        return f"{state.text if state else ''}; its folder now holds the run of job {found.filled_by}"
     if found.are_settled:
         return ", ".join(dict.fromkeys(record.status for _, record in found.committed))
     if state is None:

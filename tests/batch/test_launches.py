@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from harness.batch.engine import _not_writable, holding
-from harness.batch.launches import asides, fresh_folder, make_folder, require_same_software
+from harness.batch.launches import fresh_folder, make_folder, require_same_software
 from harness.errors import BadRequestError, RunFailedError
 from harness.experiment.rules.rule import Finding
 from harness.experiment.software import Software
@@ -30,7 +30,7 @@ def test_what_a_killed_attempt_left_is_moved_aside_under_the_next_free_number(tm
         (fresh_folder(run_dir) / "left").touch()
     make_folder(run_dir)
     assert (run_dir / "left").exists()
-    assert [path.name for path in asides(run_dir)] == ["0.incomplete-1", "0.incomplete-2"]
+    assert sorted(path.name for path in tmp_path.glob("*-*")) == ["0.incomplete-1", "0.incomplete-2"]
     assert {path.name for path in fresh_folder(run_dir).iterdir()} == {"ranks", "logs"}
 
 

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from harness.batch.launches import fresh_folder
 from harness.cluster.collecting import collect_ended, runs_of
 from harness.cluster.state import JobState, from_scontrol
 from harness.nightly.outcome import infrastructure_fault
@@ -42,16 +41,16 @@ def collected(job, state, why=""):
 @pytest.mark.parametrize(
     ("state", "status", "failure"),
     [
-        (slurm_state("timeout"), "failed", "TIMEOUT after 30 min on n1"),
+        (slurm_state("timeout"), "failed", "TIMEOUT (TimeLimit) on n1"),
         (slurm_state("nodefail"), "failed", "NODE_FAIL (NodeDown) on n2"),
         (slurm_state("cancelled"), "interrupted", "CANCELLED"),
         (slurm_state("failed"), "failed", "FAILED (NonZeroExitCode, exit code 7:0)"),
         (slurm_state("nolog"), "failed", "LAUNCH_FAILED (JobLaunchFailure) on n2"),
-        (JobState(kind="finished", state="COMPLETED"), "failed", "COMPLETED, "),
+        (JobState(kind="finished", state="COMPLETED"), "failed", "COMPLETED, and the run left no record"),
         (JobState(kind="out_of_memory", state="OUT_OF_MEMORY", reason="OOM"), "failed", "OUT_OF_MEMORY (OOM)"),
-        (JobState(kind="cancelled", state="CANCELLED", detail="by 1000"), "interrupted", "CANCELLED by 1000"),
+        (JobState(kind="cancelled", state="CANCELLED", detail="by 1000"), "interrupted", "CANCELLED (by 1000)"),
         (JobState(kind="preempted", state="PREEMPTED"), "failed", "PREEMPTED"),
-        (JobState(kind="purged", state="UNKNOWN"), "failed", "UNKNOWN: "),
+        (JobState(kind="purged", state="UNKNOWN"), "failed", "UNKNOWN, and the run left no record"),
         (JobState(kind="failed", state="FAILED", restarts=1), "failed", "REQUEUED 1 time, then FAILED"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -107,9 +106,7 @@ def leave_log(job, text):
 
 def test_a_job_that_ends_before_python_starts_tells_what_its_log_ends_with(make_job):
     job = make_job()
-    leave_log(
-        job, f"up\n\n\x1b[31m{NOT_FOUND}\x1b[0m\nHF_TOKEN=hf_abcdefghijkl\nsrun: Terminating StepId=7.0\n" + "x" * 999
-    )
+    leave_log(job, f"up\n\n{NOT_FOUND}\nHF_TOKEN=hf_abcdefghijkl\nsrun: Terminating StepId=7.0\n" + "x" * 999)
     record = collected(job, slurm_state("failed"))
     assert record.failure.startswith("Slurm: FAILED (NonZeroExitCode, exit code 7:0)")
     assert f"{NOT_FOUND} | HF_TOKEN=*** | {'x' * 200} (" in record.failure
@@ -156,15 +153,3 @@ def test_a_run_of_another_job_in_the_same_folder_is_not_this_ones(make_job, make
     (run_dir_of(job) / "record.json").write_text(of_job(make_record, job, "8").model_dump_json())
     found = runs_of(job)
     assert (found.committed, found.due, found.dropped, found.filled_by) == ((), None, (), "8")
-
-
-def test_a_run_that_was_moved_aside_for_another_attempt_stays_that_of_its_job(make_job, make_record):
-    job = make_job()
-    Path(job.job_dir, "submitted.json").write_text(SUBMITTED.model_dump_json())
-    run_dir = run_dir_of(job)
-    cancelled = of_job(make_record, job, "7", status="interrupted", failure="Slurm: CANCELLED")
-    (run_dir / "record.json").write_text(cancelled.model_dump_json())
-    fresh_folder(run_dir)
-    assert runs_of(job).committed == ((job.runs[0], cancelled),)
-    (run_dir / "record.json").write_text(of_job(make_record, job, "8").model_dump_json())
-    assert runs_of(job).committed == ((job.runs[0], cancelled),)

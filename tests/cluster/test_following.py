@@ -87,7 +87,7 @@ def test_a_controller_that_is_away_for_a_while_ends_nothing(wait, slurm, make_jo
     job = make_job()
     clock.at(600, lambda: slurm.reports("timeout"))
     assert wait(job, DOWN).is_done
-    assert failure_of(job) == "Slurm: TIMEOUT after 30 min on n1"
+    assert failure_of(job) == "Slurm: TIMEOUT (TimeLimit) on n1"
     assert "job 7: unknown: slurm_load_jobs error: " in capsys.readouterr().err
 
 

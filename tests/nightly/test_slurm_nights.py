@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from harness.cluster import following
-
 pytestmark = pytest.mark.usefixtures("impatient")
 ROOT = Path(__file__).parents[2]
 RECIPE = ROOT / "tests" / "data" / "replay" / "replayed.yaml"
@@ -81,17 +79,6 @@ def test_an_account_that_only_the_submission_finds_wrong_ends_the_night_without_
     slurm.answers("sbatch", "echo 7")
     slurm.reports("nodefail")
     assert nightly("--resume", night_dir).code == 3
-
-
-def test_a_cancelled_job_whose_case_was_run_again_stays_a_cancelled_one(nightly, slurm, mbr_perf, results, monkeypatch):
-    monkeypatch.setattr(following, "SETTLE_S", 1.1)  # a run belongs to the job of its second
-    slurm.answers("sbatch", f"ls {results}/jobs | wc -l")
-    slurm.reports("cancelled")
-    night_dir = json.loads(nightly("--only", "first").out)["night_dir"]
-    slurm.reports("nodefail")
-    nightly("--resume", night_dir)
-    jobs = [json.loads(mbr_perf("jobs", "status", job, "--json").out) for job in sorted((results / "jobs").iterdir())]
-    assert sorted((job["job_id"], job["state"]) for job in jobs) == [("1", "interrupted"), ("2", "failed")]
 
 
 def test_a_resumed_night_submits_what_was_cancelled_by_hand_with_the_reason(nightly, slurm):
