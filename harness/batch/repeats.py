@@ -91,17 +91,13 @@ def run_on_cluster(request: RunRequest, cluster: ClusterRequest, display: JobDis
 
 
 def judge_runs(job: JobRecord, display: JobDisplay) -> ExitCode:
-    """Judge the runs of a job and return the exit code. A night judges its own cases."""
+    """Judge the runs of a job and return the exit code."""
     found = runs_of(job)
     if found.filled_by:
         problem = f"{job.job_dir}: the folder of its run now holds the run of job {found.filled_by}"
         raise BadRequestError(problem, remedy=f"judge that run with {command_text('jobs', 'wait', found.filled_by)}")
     runs = [Ran(record, Path(run.run_dir), None) for run, record in found.committed]
-    if job.what == "run":
-        results = Path(job.results_dir) if job.results_dir else None
-        return judge(runs, job.gate, results, display.run)
-    display.of_a_night(job, [run.record for run in runs])
-    return max(status_exit_code(run.record.status) for run in runs)
+    return judge(runs, job.gate, Path(job.results_dir) if job.results_dir else None, display.run)
 
 
 def _understood(request: RunRequest, cluster: ClusterRequest) -> Understood:

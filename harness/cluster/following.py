@@ -187,13 +187,10 @@ def _reason_to_give_up(watch: Watched, state: JobState, now: float) -> str:
     """Say why to give up, else empty. Empty too if the job has started."""
     if state.kind != "queued":
         return ""
-    cluster, reason = watch.job.options.cluster, state.reason or "no reason given"
-    if watch.stuck_s is not None and now - watch.stuck_s > _NEVER_S:
-        if state.restarts:
-            return f"{cluster}: REQUEUED and held: {reason}; mbr-perf cancelled it, as it does not continue half a run"
-        return f"{cluster}: never started: {reason}; cancelled by mbr-perf"
     limit = watch.job.options.pending_timeout_minutes
     waited_s = watch.queued_before_s + now - (watch.began_s or now)
-    if limit is not None and waited_s > limit * 60:
-        return f"{cluster}: never started within {limit} min: {reason}; cancelled by mbr-perf"
-    return ""
+    is_stuck = watch.stuck_s is not None and now - watch.stuck_s > _NEVER_S
+    if not is_stuck and (limit is None or waited_s <= limit * 60):
+        return ""
+    after = f"{waited_s / 60:.0f} min: {state.reason or 'no reason given'}"
+    return f"{watch.job.options.cluster}: never started within {after}; cancelled by mbr-perf"

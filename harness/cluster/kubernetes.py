@@ -9,7 +9,6 @@ from typing import Any
 
 from harness.cluster.controller import Answer, Controller, plain
 from harness.cluster.state import JobState, Kind
-from harness.errors import BadRequestError
 from harness.launch.cluster_job import ClusterJob
 from harness.launch.kubeflow_job import TRAIN_JOBS
 from harness.records.job import KubeflowOptions, SubmittedRecord
@@ -37,7 +36,6 @@ class Kubernetes(Controller):
     def __init__(self, shell: Mapping[str, str], namespace: str, look_after_s: Sequence[float] | None = None) -> None:
         super().__init__(shell, look_after_s)
         self._jobs = TRAIN_JOBS.format(namespace=namespace)
-        self._checked = set[str]()
         self._pods = f"/api/v1/namespaces/{namespace}/pods"
 
     def find(self, job: ClusterJob, submitted_at: str) -> SubmittedRecord | Answer | None:
@@ -93,32 +91,15 @@ class Kubernetes(Controller):
                     yield name + suffix, answer.out
 
     def _accepted(self, _: Answer, job: ClusterJob, submitted_at: str) -> SubmittedRecord:
-        context, name = self._context, job.record.name
-        server = self._server(context).out or None if context else None
-        return SubmittedRecord(job_id=name, cluster=context, server=server, submitted_at=submitted_at)
+        return SubmittedRecord(job_id=job.record.name, cluster=self._context, submitted_at=submitted_at)
 
     @cached_property
     def _context(self) -> str | None:
         """kubectl's current context; None inside a pod, which has none."""
         return self.call(("kubectl", "config", "current-context")).out.strip() or None
 
-    def _server(self, context: str) -> Answer:
-        which = ("--minify", f"--context={context}", "-o", "jsonpath={.clusters[0].cluster.server}")
-        return self.call(("kubectl", "config", "view", *which))
-
     def _in(self, job: SubmittedRecord) -> tuple[str, ...]:
-        """Name the job's context. BadRequestError if it now means another cluster."""
-        if job.cluster is None:
-            return ()
-        if job.server is not None and job.server not in self._checked:
-            now = self._server(job.cluster)
-            if now.code is not None and now.out != job.server:
-                message = f"job {job.job_id} is on {job.server}, but kubectl's context {job.cluster} is "
-                raise BadRequestError(
-                    message + (now.out or "unknown"), remedy="set KUBECONFIG to the file of that cluster"
-                )
-            self._checked.add(job.server)
-        return (f"--context={job.cluster}",)
+        return (f"--context={job.cluster}",) if job.cluster else ()
 
     def _advice(self, job: ClusterJob, words: str) -> str:
         asked = job.record.options

@@ -1,6 +1,5 @@
 """Shows a job: its submission, its steps, and what to do next. The report goes to stdout, messages to stderr."""
 
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +9,6 @@ from harness.launch.cluster_job import ClusterJob
 from harness.launch.heartbeats import Progress
 from harness.measure.experiment import Display
 from harness.records.job import JobRecord, SubmittedRecord
-from harness.records.run import RunRecord, Status
 from harness.show import json
 from harness.show.page import Line
 from harness.show.progress import Show, step_progress
@@ -44,12 +42,6 @@ class WaitingDocument(SubmittedDocument):
     """mbr-perf stopped waiting before the job ended."""
 
     is_done: Literal[False] = False
-
-
-class CaseJobDocument(SubmittedDocument):
-    """``mbr-perf jobs wait --json`` for a case of a night."""
-
-    statuses: tuple[Status, ...]
 
 
 @dataclass
@@ -95,15 +87,6 @@ class JobDisplay:
         )
         if self.run.as_json:
             json.answer(WaitingDocument.of_job(job, submitted))
-
-    def of_a_night(self, job: JobRecord, records: Sequence[RunRecord]) -> None:
-        """Show how the runs of a night's case ended, and the command that judges them."""
-        statuses = [record.status for record in records]
-        self._answer(
-            CaseJobDocument.of_job(job, statuses=statuses),
-            f"runs: {', '.join(statuses)}",
-            f"judge them: {command_text('nightly', '--resume', job.subject)}",
-        )
 
     def step(self, run_id: str, progress: Progress) -> None:
         """Show a live bar on a terminal; nothing elsewhere."""

@@ -64,16 +64,21 @@ def wait(
     from harness.batch.repeats import judge_runs
     from harness.cluster.following import wait_and_judge
     from harness.cluster.showing import JobDisplay
+    from harness.errors import BadRequestError
     from harness.measure.experiment import Display
+    from harness.records.job import read_job
     from harness.sweep.reports import SweepDisplay
     from harness.sweep.run import answer_job
 
-    display = JobDisplay(Display(as_json=as_json))
+    display, (job_dir, controller) = JobDisplay(Display(as_json=as_json)), _found(job, results_dir)
+    if (found := read_job(job_dir)).what == "nightly":
+        remedy = command_text("nightly", "--resume", found.subject)
+        raise BadRequestError(f"{job_dir}: this job is of a night, which waits for it and judges it", remedy=remedy)
 
     def judge(record: "JobRecord") -> "ExitCode":
         return answer_job(record, SweepDisplay(as_json)) if record.what == "sweep" else judge_runs(record, display)
 
-    raise typer.Exit(int(wait_and_judge(*_found(job, results_dir), display, judge, timeout)))
+    raise typer.Exit(int(wait_and_judge(job_dir, controller, display, judge, timeout)))
 
 
 @app.command()
@@ -86,7 +91,7 @@ def cancel(job: Job, results_dir: Results = None, as_json: Json = False) -> None
     job_dir, controller = _found(job, results_dir)
     submitted = cancel_job(job_dir, controller)
     document = CancelledDocument(job_dir=str(job_dir), job_id=submitted.job_id)
-    text = f"job {submitted.job_id} is cancelled; collect it: {command_text('jobs', 'wait', job_dir)}"
+    text = f"job {submitted.job_id} is cancelled; its ranks keep what they measured"
     answer(lambda: document, lambda: Page((Line(text, whole=True),)), as_json=as_json)
 
 

@@ -30,7 +30,7 @@ DOCUMENTS: Mapping[str, tuple[str, ...]] = {
     "jobs cancel": ("jobs.show:CancelledDocument",),
     "jobs status": ("jobs.show:JobDocument",),
     "jobs submit": ("cluster.showing:SubmittedDocument",),
-    "jobs wait": (_RUN[0], _SWEEP[0], "cluster.showing:WaitingDocument", "cluster.showing:CaseJobDocument"),
+    "jobs wait": (_RUN[0], _SWEEP[0], "cluster.showing:WaitingDocument"),
     "nightly": (
         "nightly.values:NightVerdict",
         "nightly.outlook:NightPlanDocument",

@@ -142,11 +142,10 @@ def past_time_limit(job: JobRecord) -> str:
 
 
 class SubmittedRecord(Recorded):
-    """``submitted.json``: the cluster's answer. ``server``: the address that kubectl's context means."""
+    """``submitted.json``: the cluster's answer. ``cluster``: one of several that Slurm serves, or kubectl's context."""
 
     job_id: str
     cluster: str | None = None
-    server: str | None = None
     submitted_at: str
 
 

@@ -128,7 +128,7 @@ def test_what_is_requeued_and_held_is_given_up(wait, slurm, make_job):
     line = "JobId=7 JobState=PENDING Reason=launch_failed_requeued_held Restarts=1 ExitCode=0:0"
     job = make_job()
     assert wait(job, f"echo '{line}'").is_done
-    assert failure_of(job).startswith("Slurm: REQUEUED and held: launch_failed_requeued_held")
+    assert failure_of(job).endswith(": launch_failed_requeued_held; cancelled by mbr-perf")
 
 
 def test_a_state_is_shown_once(wait, slurm, make_job, clock, capsys):

@@ -1,7 +1,6 @@
 """`--launcher kubeflow` and `mbr-perf jobs` against an API on loopback, through a real kubectl."""
 
 import json
-import os
 import subprocess
 from pathlib import Path
 
@@ -192,13 +191,6 @@ def test_a_job_is_asked_about_where_it_was_submitted(api, run_job, job_dir, mbr_
     run_job("--detach", *IMAGE)
     subprocess.run(("kubectl", "config", "use-context", "elsewhere"), check=True)
     assert mbr_perf("jobs", "wait", job_dir(), "--timeout", "0").code == 6
-    config = Path(os.environ["KUBECONFIG"])
-    kept = config.read_text()
-    config.write_text(kept.replace("127.0.0.1", "localhost"))  # another file whose context has the same name
-    for command in ("status", "wait", "cancel"):
-        refused = mbr_perf("jobs", command, job_dir())
-        assert (refused.code, "set KUBECONFIG" in refused.err, len(api.jobs)) == (2, True, 1)
-    config.write_text(kept)
     assert mbr_perf("jobs", "cancel", job_dir()).code == 0
     assert (read_submitted(job_dir()).cluster, api.jobs) == ("a", {})
 
