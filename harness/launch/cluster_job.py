@@ -2,7 +2,7 @@
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from harness.errors import BadRequestError
@@ -11,8 +11,6 @@ from harness.records.job import JobRecord
 from harness.records.redact import redact
 
 CONTAINER_PYTHON = "python3"
-Checked = tuple[str, str | None, Callable[[str], object], str]
-"""An option, its value, what tells whether the job's file can hold it, and what to do if not."""
 WARNING_S = 90  # before the time limit the ranks are asked to end, so that they keep their measurements
 _SHORT_LIMIT_MINUTES = 6  # of a shorter one a quarter: Slurm warns a job at once whose limit is nearer than that
 
@@ -22,12 +20,12 @@ def warning_s(time_limit_minutes: int) -> int:
     return WARNING_S if time_limit_minutes >= _SHORT_LIMIT_MINUTES else time_limit_minutes * 60 // 4
 
 
-def unfit(checked: list[Checked], file: str) -> list[BadRequestError]:
-    """Return a problem for each value that ``file`` cannot hold."""
+def unfit(given: Mapping[str, str | None], pattern: re.Pattern[str], file: str) -> list[BadRequestError]:
+    """Return a problem for each option whose value is not of ``pattern``, so that ``file`` cannot hold it."""
     return [
-        BadRequestError(f"{option} {value!r} cannot be in {file}", remedy=remedy)
-        for option, value, fits, remedy in checked
-        if value is not None and not fits(value)
+        BadRequestError(f"{option} {value!r} cannot be in {file}", remedy=f"allowed: {pattern.pattern}")
+        for option, value in given.items()
+        if value is not None and not pattern.fullmatch(value)
     ]
 
 

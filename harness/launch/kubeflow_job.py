@@ -13,7 +13,7 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from harness.errors import BadRequestError, raise_all
-from harness.launch.cluster_job import CONTAINER_PYTHON, Checked, ClusterJob, exported, unfit
+from harness.launch.cluster_job import CONTAINER_PYTHON, ClusterJob, exported, unfit
 from harness.launch.environment import NODE_NAME, Host, inherited
 from harness.records.job import JobRecord, KubeflowOptions
 from harness.records.redact import redact
@@ -24,10 +24,9 @@ _OF_THIS_MACHINE = re.compile(
     r"(PET|SLURM|SBATCH|XDG)_.*|(CUDA|NVIDIA)_VISIBLE_DEVICES|CUDA_(HOME|PATH)|(LD_LIBRARY_|PYTHON)?PATH|HOME|USER"
     r"|LOGNAME|TMPDIR|VIRTUAL_ENV|CC|CXX"
 )
-_DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
-_NAMED = "use a-z, 0-9, - and ."
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
+_PATH = re.compile(r"/.*")
 _GRACE_MINUTES = 15  # after the time limit Kubernetes ends a job whose pods do not
 _NODE = "node"  # the job and the container of a node in Kubeflow's runtimes for torch
 _GPUS = "nvidia.com/gpu"
@@ -45,14 +44,11 @@ _TYPE = {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob"}
 
 def option_problems(asked: KubeflowOptions, pass_env: tuple[str, ...]) -> list[BadRequestError]:
     """Return the problems of the options alone."""
-    checked: list[Checked] = [
-        ("--kubeflow_namespace", asked.namespace, _DNS_LABEL.fullmatch, "use a-z, 0-9 and -"),
-        ("--kubeflow_workdir_pvc", asked.workdir_pvc, _NAME.fullmatch, _NAMED),
-        ("--container_image", asked.container_image or None, _IMAGE.fullmatch, "use REGISTRY/NAME:TAG"),
-        ("--kubeflow_job: runtimeRef", text_in(asked.base, "spec runtimeRef name"), _NAME.fullmatch, _NAMED),
-        ("--kubeflow_workdir_pvc_path", asked.workdir_pvc_path, lambda path: path.startswith("/"), "use /PATH"),
-    ]
-    problems = unfit(checked, "a TrainJob")
+    names = {"--kubeflow_namespace": asked.namespace, "--kubeflow_workdir_pvc": asked.workdir_pvc}
+    names["--kubeflow_job: runtimeRef"] = text_in(asked.base, "spec runtimeRef name")
+    problems = unfit(names, _NAME, "a TrainJob")
+    problems += unfit({"--container_image": asked.container_image or None}, _IMAGE, "a TrainJob")
+    problems += unfit({"--kubeflow_workdir_pvc_path": asked.workdir_pvc_path}, _PATH, "a TrainJob")
     if not asked.container_image:
         problems.append(BadRequestError("--launcher kubeflow needs an image", remedy="name it with --container_image"))
     if pass_env:

@@ -6,52 +6,34 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import BadRequestError, raise_all
-from harness.launch.cluster_job import CONTAINER_PYTHON, Checked, ClusterJob, exported, unfit, warning_s
+from harness.launch.cluster_job import CONTAINER_PYTHON, ClusterJob, exported, unfit, warning_s
 from harness.launch.environment import Host, inherited
 from harness.records.folders import checkout_dir
 from harness.records.job import LOGS, JobRecord, SlurmOptions, time_limit_note
 
+# sbatch replaces %, and reads quotes, backslashes, blanks and # in its own way. srun's words are quoted.
 _NAMES = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,@:+=/-]*")
 _FEATURES = re.compile(r"[A-Za-z0-9_.,&|*()\[\]:=+-]+")
-# Characters of paths: sbatch replaces %, and reads quotes, backslashes, blanks and # in its own way.
-_PATH = re.compile(r"/[A-Za-z0-9_.,@:+=~/-]*")
-_MOUNT = re.compile(r"[^:]+:/[^:]*(:[^:]+)?")
-# Names with a special meaning for sbatch.
-_EXPORT_WORDS = frozenset({"ALL", "NONE", "NIL"})
-
-
-_ALLOWED_NAMES = "use letters, digits and _ . , @ : + = / -"
+_PATH = re.compile(r"/[A-Za-z0-9_.@+=~/-]*")  # a list of mounts splits at , and :
+_QUOTED = re.compile(r"[^\x00-\x1f\x7f]+")
 _FILE = "a batch file"
 
 
 def option_problems(asked: SlurmOptions, pass_env: tuple[str, ...]) -> list[BadRequestError]:
     """Return the problems of the options alone: values that cannot go into a batch file as they are."""
-    named = [(name, getattr(asked, name)) for name in ("partition", "account", "qos", "reservation")]
-    checked: list[Checked] = [
-        *((f"--{name}", value, _NAMES.fullmatch, _ALLOWED_NAMES) for name, value in named),
-        ("--constraint", asked.constraint, _FEATURES.fullmatch, "use names of features joined by & | , and in [ ] ( )"),
-        ("--container_image", asked.container_image, _is_word, "leave it out"),
-        ("--slurm_python", asked.python, _is_word, "leave it out"),
-        *(("--container_mounts", mount, _is_mount, "pass SRC:DST or SRC:DST:FLAGS, e.g. /data:/data:ro")
-          for mount in asked.container_mounts),
-        *(("--pass_env", name, lambda each: each.upper() not in _EXPORT_WORDS,
-           "leave it out: sbatch gives this word a special meaning")
-          for name in pass_env),
-    ]  # fmt: skip
-    problems = unfit(checked, _FILE)
+    names = ("partition", "account", "qos", "reservation")
+    problems = unfit({f"--{name}": getattr(asked, name) for name in names}, _NAMES, _FILE)
+    problems += unfit({"--constraint": asked.constraint}, _FEATURES, _FILE)
+    quoted = {"--container_image": asked.container_image, "--slurm_python": asked.python}
+    if asked.container_mounts:
+        quoted["--container_mounts"] = ",".join(asked.container_mounts)
+    problems += unfit(quoted, _QUOTED, _FILE)
+    for name in set(pass_env) & {"ALL", "NONE", "NIL"}:
+        problems.append(BadRequestError(f"--pass_env {name!r} is an order to sbatch", remedy="leave it out"))
     if asked.container_mounts and asked.container_image is None:
         remedy = "name the image with --container_image, or leave the mounts out"
         problems.append(BadRequestError("--container_mounts without a container", remedy=remedy))
     return problems
-
-
-def _is_word(value: str) -> bool:
-    """Return whether srun can take it: its words are quoted, so only what no line can hold is refused."""
-    return bool(value) and value.isprintable()
-
-
-def _is_mount(value: str) -> bool:
-    return value.isprintable() and all(_MOUNT.fullmatch(part) for part in value.split(","))
 
 
 # True of the machine where one submits: what it names there is not on the nodes, or Slurm sets it anew on each.
@@ -139,24 +121,14 @@ def slurm_job(record: JobRecord, host: Host) -> SlurmJob:
     """Return the job of ``record`` for ``host``. One BadRequestError for all values that no batch file can hold."""
     asked = record.options
     assert isinstance(asked, SlurmOptions)
-    checked: list[Checked] = [
-        ("--results_dir", record.job_dir, _PATH.fullmatch, "use a path of letters, digits and _ . , @ : + = ~ -"),
-        ("the job's name", record.name, _NAMES.fullmatch, _ALLOWED_NAMES),
-    ]
-    in_container = asked.container_image is not None
-    mounts = [
-        BadRequestError(
-            f"{mount.partition(':/')[0]!r} cannot be mounted: its name holds , or :", remedy="name another folder"
-        )
-        for mount in own_mounts(record) * in_container
-        if mount.count(":") > 1 or "," in mount or not mount.isprintable()
-    ]
-    raise_all([*unfit(checked, _FILE), *option_problems(asked, record.launch.pass_env), *mounts])
+    problems = unfit({"--results_dir": record.job_dir}, _PATH, _FILE)
+    problems += unfit({"the job's name": record.name}, _NAMES, _FILE)
+    raise_all([*problems, *option_problems(asked, record.launch.pass_env)])
     environment, left_out = exported(inherited(host.shell), _OF_THIS_MACHINE)
     return SlurmJob(
         record=record,
         asked=asked,
-        python=asked.python or (CONTAINER_PYTHON if in_container else host.python),
+        python=asked.python or (CONTAINER_PYTHON if asked.container_image is not None else host.python),
         environment=environment,
         left_out=left_out,
     )

@@ -103,7 +103,7 @@ def test_a_container_sees_results_and_checkout_where_they_are(make_job):
 
 
 def test_every_value_that_no_file_can_hold_is_named_at_once(make_job):
-    launch = BatchLaunch(pass_env=("all",))
+    launch = BatchLaunch(pass_env=("ALL",))
     with pytest.raises(BadRequestError) as caught:
         make_job(
             job_dir="/scratch/a b", launch=launch, partition="x\ntouch F", account="$(id)", qos="", reservation="r;s",

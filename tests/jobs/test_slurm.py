@@ -192,7 +192,6 @@ def test_a_finished_job_is_not_cancelled(on_slurm, slurm, job_dir, jobs, make_re
         (("--slurm_gpus", "all"), "--slurm_gpus 'all' "),
         (("--detach", "--no_submit"), "--detach and --no_submit "),
         (("--partition", "a b"), "--partition 'a b' "),
-        (("--container_image", "i", "--container_mounts", "/a:/a,/b"), "--container_mounts '/a:/a,/b' "),
         (("--pass_env", "ALL"), "--pass_env 'ALL' "),
         (("--run_dir", "x", "--repeats", "2"), "--run_dir "),
         (("-ng", "3"), "num_gpus 3"),
