@@ -148,10 +148,8 @@ class Life:
 
 
 def claim(folder: Path) -> None:
-    """Record that this process writes ``folder``; does nothing if the system does not identify processes."""
-    owner = this_process()
-    if owner is not None:
-        write_atomically(folder / OWNER, owner)
+    """Record that this process writes ``folder``."""
+    write_atomically(folder / OWNER, this_process())
 
 
 def release(folder: Path) -> None:
@@ -173,44 +171,32 @@ def is_held(folder: Path) -> bool:
     return owner is not None and owner_of(folder, RELEASED) != owner
 
 
-def this_process() -> Owner | None:
-    """Return this process; None on a system without Linux's /proc."""
+def this_process() -> Owner:
+    """Return this process. OSError on a system without Linux's /proc."""
     process = identify(os.getpid())
-    try:
-        boot_id, namespace = _BOOT_ID.read_text().strip(), str(_NAMESPACE.readlink())
-    except OSError:
-        return None
-    if process is None:
-        return None
+    assert process is not None  # it runs
     return Owner(
         hostname=socket.gethostname(),
-        boot_id=boot_id,
-        pid_namespace=namespace,
+        boot_id=_BOOT_ID.read_text().strip(),
+        pid_namespace=str(_NAMESPACE.readlink()),
         pid=process.pid,
         start_ticks=process.start_ticks,
     )
 
 
 def life_of(folder: Path) -> Life:
-    """Return whether the process that claimed ``folder`` lives; unknown for another machine."""
+    """Return whether the process that claimed ``folder`` lives; unknown for another machine or container."""
     try:
-        owner, here = owner_of(folder), this_process()
+        owner = owner_of(folder)
     except BadRequestError as error:
         return Life("unknown", error.message)
     if owner is None:
         return Life("unknown", f"no {OWNER} names the process that writes it")
-    if here is None:
-        return Life("unknown", "this system does not show which processes run")
-    return _seen_from(here, owner)
-
-
-def _seen_from(here: Owner, owner: Owner) -> Life:
-    if owner.boot_id != here.boot_id and owner.hostname != here.hostname:
-        return Life("unknown", f"process {owner.pid} of {owner.hostname}, which is not this machine")
-    if owner.boot_id != here.boot_id:
+    here = this_process()
+    if owner.boot_id != here.boot_id and owner.hostname == here.hostname:
         return Life("dead", f"{owner.hostname} was restarted since")
-    if owner.pid_namespace != here.pid_namespace:
-        return Life("unknown", f"process {owner.pid} of another container of this machine")
+    if (owner.boot_id, owner.pid_namespace) != (here.boot_id, here.pid_namespace):
+        return Life("unknown", f"process {owner.pid} of another machine or container, {owner.hostname}")
     if is_alive(Process(owner.pid, owner.start_ticks)):
         return Life("alive", f"process {owner.pid} is at work")
     return Life("dead", f"process {owner.pid} is gone")

@@ -23,11 +23,7 @@ LISTEN_S = 0.1
 
 
 class RefusedError(Exception):
-    """Why there is no agent. ``for_good``: this environment will always be refused."""
-
-    def __init__(self, reason: str, *, for_good: bool = False) -> None:
-        super().__init__(reason)
-        self.for_good = for_good
+    """Why there is no agent."""
 
 
 class WarmProcess:
@@ -45,9 +41,9 @@ class WarmProcess:
     def start(self, plan: LaunchPlan, give_up: Callable[[], bool]) -> Child:
         """Return an agent for the plan. ``give_up`` is asked now and then, and ends the wait for the imports."""
         if not self._is_ready:
-            ready = self._listen(READY_S, give_up, late_for_good=True)
+            ready = self._listen(READY_S, give_up)
             if ready.kind == "refused":
-                raise RefusedError(ready.reason, for_good=True)
+                raise RefusedError(ready.reason)
             self._is_ready = True
         request = WarmRequest(
             arguments=plan.agent_arguments,
@@ -81,15 +77,14 @@ class WarmProcess:
             self.process.kill()
             self.process.wait()
 
-    def _listen(self, patience_s: float, give_up: Callable[[], bool], *, late_for_good: bool = False) -> WarmAnswer:
+    def _listen(self, patience_s: float, give_up: Callable[[], bool]) -> WarmAnswer:
         deadline = time.monotonic() + patience_s
         self._channel.settimeout(LISTEN_S)
         while b"\n" not in self._answers:
             if give_up():
                 raise RefusedError("interrupted while the warm parent started")
             if time.monotonic() > deadline:
-                late = f"the warm parent did not answer within {patience_s:g} s"
-                raise RefusedError(late, for_good=late_for_good)
+                raise RefusedError(f"the warm parent did not answer within {patience_s:g} s")
             try:
                 received = self._channel.recv(1 << 16)
             except TimeoutError:
@@ -110,8 +105,9 @@ class WarmProcess:
             code = self.process.wait(CLOSE_S)
         except subprocess.TimeoutExpired:
             return RefusedError("the warm parent closed its channel")
-        reason = f"the warm parent {ended_how(code)}; see logs/launcher.log of the run that it was started for"
-        return RefusedError(reason, for_good=code > 0)  # a failed import will fail again
+        return RefusedError(
+            f"the warm parent {ended_how(code)}; see logs/launcher.log of its first run"
+        )
 
 
 def environment(plan: LaunchPlan) -> dict[str, str]:
@@ -137,7 +133,7 @@ class WarmParents:
 
     def __init__(self) -> None:
         self._parents: dict[object, WarmProcess] = {}  # the last used at the end
-        self._unfit: dict[object, RefusedError] = {}
+        self._unfit: dict[object, RefusedError] = {}  # a refused environment starts afresh from then on
 
     def __enter__(self) -> "WarmParents":
         return self
@@ -156,8 +152,7 @@ class WarmParents:
             return self._parent(plan).start(plan, give_up)
         except RefusedError as error:
             self._parents.pop(key).close()
-            if error.for_good:
-                self._unfit[key] = error
+            self._unfit[key] = error
             raise
 
     def _parent(self, plan: LaunchPlan) -> WarmProcess:

@@ -25,10 +25,9 @@ from harness.predict.tracer import TraceKind, Tracing, trace_cache, trace_kind
 from harness.records.calibration import Calibration, Probe, RunErrors
 from harness.records.folders import calibration_path
 from harness.records.rank import SCRIPTED
-from harness.records.reading import read_text
 from harness.records.run import RunRecord
 from harness.records.store import RECORD, read_run, write_atomically
-from harness.records.strict_json import parse_json, read_document
+from harness.records.strict_json import read_document
 from harness.records.trace import TraceCase
 from harness.units import grouped, utc_now
 
@@ -84,8 +83,6 @@ def _records(references: Sequence[str]) -> list[RunRecord]:
 
 
 _WANTED = "name a file that mbr-perf probe wrote, or runs: folders, ids or files record.json"
-# Keys that only another kind of file has.
-_OTHERS = {"planner": "a calibration", "metrics": "golden values", "run_id": "the record of a run under another name"}
 
 
 def _read_probe(paths: Sequence[str]) -> Probe | None:
@@ -96,15 +93,10 @@ def _read_probe(paths: Sequence[str]) -> Probe | None:
     if not path:
         return None
     try:
-        text = read_text(Path(path), path, most_bytes=None)
-        keys = parse_json(text, path, parse_constant=float) if text.strip() else {}
+        found = read_document(Path(path), Probe)
     except BadRequestError as error:
-        raise BadRequestError(f"--calibrate {error.message}", remedy=_WANTED) from error
-    kinds = [name for key, name in _OTHERS.items() if key in keys]
-    if kinds or "constants" not in keys:
-        what = (*kinds, "JSON of another kind" if keys else "empty")[0]
-        raise BadRequestError(f"--calibrate {path}: {what}, not a file of mbr-perf probe", remedy=_WANTED)
-    found = read_document(Path(path), Probe)
+        message = f"--calibrate {path} is no file of mbr-perf probe: {error.message}"
+        raise BadRequestError(message, remedy=_WANTED) from error
     if found.gpu not in GPUS:
         fix = f"{nearest(found.gpu, GPUS)}; a file of a newer mbr-perf needs that version"
         raise BadRequestError(f"--calibrate {path}: gpu {found.gpu!r}: no such GPU type", remedy=fix)

@@ -1,12 +1,10 @@
 """The prediction that a run keeps with its measurement. It is made before the ranks start or while they run."""
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean
 from threading import Event
 
 from harness.errors import HarnessError
@@ -201,7 +199,7 @@ def misfit_line(record: PredictionRecord | None, spec: ExperimentSpec) -> str:
     """
     limits = limits_for(spec) if spec.is_described else None
     if limits is None or limits.budget_bytes is None:
-        return host_misfit_line([(record, spec)] if record else [])
+        return ""
     needs = (record.fits[0], record.fits[2]) if record else (least_bytes(spec),)
     if needs[0] <= limits.budget_bytes:
         return ""
@@ -209,15 +207,6 @@ def misfit_line(record: PredictionRecord | None, spec: ExperimentSpec) -> str:
     sizes = " to ".join(dict.fromkeys(map(format_bytes, needs)))
     usable = f"{format_bytes(limits.budget_bytes)}, which keeps {limits.margin * 100:g} % free"
     return f"Warning: {what} {sizes} does not fit into {usable}; the run starts anyway"
-
-
-def host_misfit_line(runs: Iterable[tuple[PredictionRecord, ExperimentSpec]]) -> str:
-    """Return a warning if the ranks of a CPU run together need more memory than this machine has, else empty."""
-    each = ((fmean(s.total for s in record.stages), spec) for record, spec in runs if spec.gpu_type.is_cpu)
-    need, num = max(((total * spec.num_gpus, spec.num_gpus) for total, spec in each), default=(0.0, 0))
-    have = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    together = f"{counted(num, 'rank')} need {format_bytes(int(need))} together; this machine has {format_bytes(have)}"
-    return f"Warning: {together}; the run starts anyway" if need > have else ""
 
 
 def constants_for(gpu: str, results: Path | None = None) -> Constants:

@@ -114,17 +114,6 @@ def prediction_document(
     return PredictedAndMeasured.beside(record, metrics) if metrics else Predicted.of(record)
 
 
-class UserBuffers(Shown):
-    """The user buffers that a run makes. ``names`` are the known configurations with equal buffers.
-
-    ``ub_cfgs`` is empty if all are transformer-engine's defaults.
-    """
-
-    shape: tuple[int, ...] = at("user_buffer_shape")
-    names: tuple[str, ...] = at("kernels", "tp_comm_overlap_cfg", "names", default=())
-    ub_cfgs: dict[str, object] = at("kernels", "tp_comm_overlap_cfg", "ub_cfgs", default={})
-
-
 class Variable(Shown):
     """One variable of the ranks; secrets are masked."""
 
@@ -193,9 +182,6 @@ class RunPlanDocument(Document):
     sources: dict[str, str]
     fingerprint: str = at("spec", "fingerprint")
     effective: EffectiveRecompute
-    user_buffers: Annotated[
-        UserBuffers | None, BeforeValidator(lambda spec: spec if spec.makes_user_buffers else None)
-    ] = at("spec")
     findings: tuple[RuleFinding, ...]
     notes: tuple[str, ...]
     prediction: Prediction | None

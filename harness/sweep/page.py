@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from harness.measure.prediction import host_misfit_line, limits_for, limits_of
+from harness.measure.prediction import limits_for, limits_of
 from harness.predict.limits import Limits
 from harness.predict.search import judged
 from harness.records.metrics import BY_NAME
@@ -168,7 +168,7 @@ def plan_page(plan: SweepPlan) -> Page:
     why = [cell.no_prediction for cell in plan.cells if cell.fate == "run" and cell.prediction is None]
     unpredicted = [f"Not predicted: {reason}" for reason in dict.fromkeys(why)]
     memory = _memory(limits_of((cell.spec for cell in plan.cells), plan.margin))
-    lines = [*_reasons(plan), *unpredicted, memory, *_host_misfit(plan)]
+    lines = [*_reasons(plan), *unpredicted, memory]
     return Page(
         title=plan.title, notes=plan.notes, answer=answer_line(_planned_runs(plan)), blocks=(cells, GAP, listing(lines))
     )
@@ -197,13 +197,7 @@ def _predicted_column(read: Callable[[PredictionRecord], str]) -> Callable[[Cell
 
 def summary_lines(plan: SweepPlan) -> list[str]:
     """Return how many cells run, and why others do not."""
-    return [_planned_runs(plan), *_reasons(plan), *_host_misfit(plan)]
-
-
-def _host_misfit(plan: SweepPlan) -> list[str]:
-    running = (cell for cell in plan.cells if cell.fate == "run")
-    line = host_misfit_line((cell.prediction, cell.spec) for cell in running if cell.prediction and cell.spec)
-    return [line] * bool(line)
+    return [_planned_runs(plan), *_reasons(plan)]
 
 
 def _reasons(plan: SweepPlan) -> list[str]:
