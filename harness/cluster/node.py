@@ -10,7 +10,7 @@ from harness.batch.launches import make_folder, understood_again, unstarted_reco
 from harness.batch.nodes import is_restarted
 from harness.cluster.commands import Slurm
 from harness.cluster.state import JobState, from_scontrol
-from harness.errors import BadRequestError, RunFailedError, raise_all
+from harness.errors import BadRequestError, RunFailedError
 from harness.launch.build import host_with
 from harness.launch.crew import Interruption
 from harness.launch.environment import NODE_NAME, Host
@@ -56,41 +56,21 @@ class Place:
 
 
 def place_of(job: JobRecord, shell: Mapping[str, str]) -> Place:
-    """Read the variables of srun or of Kubeflow's torch runtime.
-
-    One BadRequestError for all missing or non-numeric variables.
-    """
-    remedy = "srun sets it: start this command inside a job, one task per node"
+    """Read the variables of srun or of Kubeflow's torch runtime. BadRequestError that names all missing ones."""
+    needed = ("SLURM_JOB_ID", "SLURM_NODEID", "SLURM_NNODES")
+    remedy = "srun sets them: start this command inside a job, one task per node"
     if not job.options.serves_nodes:
-        remedy = "a runtime of Kubeflow with mlPolicy.torch sets it: name one as runtimeRef in the --kubeflow_job file"
-    problems: list[BadRequestError] = []
-
-    def number(name: str, absent: int | None = None) -> int:
-        text = shell.get(name, "" if absent is None else str(absent))
-        if text.isdecimal():
-            return int(text)
-        problem = f"{name}={text!r} is not a number" if text else f"{name} is not set"
-        problems.append(BadRequestError(problem, remedy=remedy))
-        return 0
-
+        needed = ("PET_MASTER_ADDR", "PET_NODE_RANK", "PET_NNODES")
+        remedy = "a runtime with mlPolicy.torch sets them: name one as runtimeRef in the --kubeflow_job file"
+    if missing := [name for name in needed if not shell.get(name)]:
+        raise BadRequestError(f"{', '.join(missing)}: not set", remedy=remedy)
+    head, rank, nnodes = shell[needed[0]], int(shell[needed[1]]), int(shell[needed[2]])
     if job.options.serves_nodes:
-        place = Place(
-            job_id=str(number("SLURM_JOB_ID")),
-            restart_count=number("SLURM_RESTART_COUNT", 0),
-            node_rank=number("SLURM_NODEID"),
-            nnodes=number("SLURM_NNODES"),
-            nodes=shell.get("SLURM_JOB_NODELIST", ""),
-            head=None,
-        )
-    else:
-        rank, head = number("PET_NODE_RANK"), shell.get("PET_MASTER_ADDR", "")
-        # Kubernetes counts no restarts of a job; a first node that finds an attempt has been started again.
-        begun = len(attempt_files(Path(job.job_dir))) if rank == 0 else 0
-        place = Place(job.name, begun, rank, number("PET_NNODES"), shell.get(NODE_NAME, head), head)
-        if not head:
-            problems.append(BadRequestError("PET_MASTER_ADDR is not set", remedy=remedy))
-    raise_all(problems)
-    return place
+        restarts = int(shell.get("SLURM_RESTART_COUNT", 0))
+        return Place(head, restarts, rank, nnodes, shell.get("SLURM_JOB_NODELIST", ""), None)
+    # Kubernetes counts no restarts of a job; a first node that finds an attempt has been started again.
+    begun = len(attempt_files(Path(job.job_dir))) if rank == 0 else 0
+    return Place(job.name, begun, rank, nnodes, shell.get(NODE_NAME, head), head)
 
 
 # While a job ends, Slurm reports the state COMPLETING. The reason shows the final state.

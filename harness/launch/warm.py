@@ -105,9 +105,7 @@ class WarmProcess:
             code = self.process.wait(CLOSE_S)
         except subprocess.TimeoutExpired:
             return RefusedError("the warm parent closed its channel")
-        return RefusedError(
-            f"the warm parent {ended_how(code)}; see logs/launcher.log of its first run"
-        )
+        return RefusedError(f"the warm parent {ended_how(code)}; see logs/launcher.log of its first run")
 
 
 def environment(plan: LaunchPlan) -> dict[str, str]:

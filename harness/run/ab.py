@@ -78,13 +78,8 @@ def ab_request(text: str, sweep: SweepRequest, host: Host) -> SweepRequest:
 
 
 def _axis(text: str) -> SweptAxis:
-    try:
-        over = split_over(text if ";" in text or "=" not in text else f"{text};")
-        (axis,) = read_axes([over])
-    except BadRequestError as error:
-        message = error.message.replace("--over :", f"--over {text}:").replace("--over", "--ab")
-        is_example = error.remedy.startswith("e.g.")
-        raise BadRequestError(message, remedy=f"e.g. {_EXAMPLE}" if is_example else error.remedy) from error
+    over = split_over(text if ";" in text or "=" not in text else f"{text};", "--ab")
+    (axis,) = read_axes([over])
     if len(over.values) != 1 or ";" in text:
         problem = f"--ab {text}: name one value, that of B"
         raise BadRequestError(problem, remedy=f"A is the request as it is; e.g. {_EXAMPLE}")

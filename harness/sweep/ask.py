@@ -85,10 +85,7 @@ def sweep(
         require_nothing_else("sweep", "--no_warm, --results_dir and --json", given, _MAY_ACCOMPANY)
         if on_cluster is not None:
             raise typer.Exit(int(run.resume_sweep_on_cluster(how.resume, launch.results_dir, on_cluster, display)))
-        answer = run.answered_from_jobs(how.resume, launch.results_dir, display)
-        if answer is None:
-            answer = run.resume_sweep(how.resume, launch.results_dir, display, is_warm=not how.no_warm)
-        raise typer.Exit(int(answer))
+        raise typer.Exit(int(run.resume_sweep(how.resume, launch.results_dir, display, is_warm=not how.no_warm)))
     request = sweep_request(asked, engine, how, judge, launch)
     if how.dryrun:
         run.dry_run_sweep(request, display, on_cluster)

@@ -19,18 +19,18 @@ from harness.resolve.sweep_file import NO_AXIS, OPTION_NAMES, SHORT_NAMES, SIZES
 from harness.sweep.axes import AUTO, PYTHON, RECOMPUTE, SweptAxis, as_text, typed
 
 
-def split_over(text: str) -> Over:
+def split_over(text: str, option: str = "--over") -> Over:
     """Split ``tp=2,4`` or ``recompute=none; mlp,core_attn`` into name and values; ``;`` separates values with commas.
 
     A ``;`` at the end makes a text with commas one value. BadRequestError without ``=``.
     """
     name, equals, values = text.partition("=")
     if not equals:
-        raise BadRequestError(f"--over {text}: no '='", remedy="e.g. --over tp=2,4")
+        raise BadRequestError(f"{option} {text}: no '='", remedy=f"e.g. {option} tp=2")
     separator = ";" if ";" in values or _plain(name.strip()) == RECOMPUTE else ","
     parts = [part.strip() for part in values.split(separator)]
     values_of = tuple(parts[:-1] if separator == ";" and len(parts) > 1 and not parts[-1] else parts)
-    return Over(name.strip(), values_of, f"--over {name.strip()}")
+    return Over(name.strip(), values_of, f"{option} {name.strip()}")
 
 
 def read_axes(asked: Iterable[Over]) -> tuple[SweptAxis, ...]:
@@ -112,7 +112,7 @@ def _axis(over: Over) -> SweptAxis:
 
 def _checked(target: str, value: str, place: str) -> str:
     if not value and not target.startswith("env."):
-        raise BadRequestError(f"{place}: an empty value", remedy="e.g. --over tp=2,4")
+        raise BadRequestError(f"{place}: an empty value", remedy=f"e.g. {place.partition(' ')[0]} tp=2")
     if target == RECOMPUTE:
         parts = [part.strip() for part in value.split(",")]
         if len(parts) > 1 and any(part in ("none", AUTO, "full") or part.startswith("full:") for part in parts):

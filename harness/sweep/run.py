@@ -69,14 +69,18 @@ def start_sweep(request: SweepRequest, display: SweepDisplay, *, is_warm: bool) 
         return _run(SweepBatch(sweep_dir, host, plan), display, is_warm=is_warm)
 
 
-def resume_sweep(
-    reference: str, results: Path | None, display: SweepDisplay, *, is_warm: bool, **meeting: str | int
-) -> ExitCode:
-    """Do the missing runs of a sweep, by its own plan. ``meeting``: address and port of the nodes of a job.
+def resume_sweep(reference: str, results: Path | None, display: SweepDisplay, *, is_warm: bool) -> ExitCode:
+    """Do the missing runs of a sweep, by its own plan. Only judge it if there are none.
 
-    BadRequestError for a sweep that another process works on, and where the software is no longer the same.
+    BadRequestError for a sweep that another process or a job works on, and where the software is no longer the same.
     """
-    host, data = this_host(), read_sweep(reference, results)
+    batch = _without_jobs(reference, results, this_host())
+    return _resumed(batch.folder, display, is_warm=is_warm) if batch.due() else answer(batch, display)
+
+
+def _resumed(sweep_dir: Path, display: SweepDisplay, *, is_warm: bool, **meeting: str | int) -> ExitCode:
+    """Do the missing runs. ``meeting``: address and port of the nodes of a job."""
+    host, data = this_host(), read_sweep(sweep_dir)
     with holding(data.sweep_dir, "sweep"):
         plan = _met(data.plan, meeting)
         before = {plan.gpu: plan.software} if plan.software else {}
@@ -119,7 +123,7 @@ def resumed(node: NodeOfJob, attempt: JobAttempt) -> ExitCode:
     if node.job.nnodes > 1:
         meeting = {"master_addr": node.master_addr, "master_port": attempt.master_port}
     if node.place.node_rank == 0:
-        return resume_sweep(str(sweep_dir), None, SweepDisplay(), is_warm=True, **meeting)
+        return _resumed(sweep_dir, SweepDisplay(), is_warm=True, **meeting)
     rank, place, starter = node.place.node_rank, node.place.nodes, node.job.options.cluster
     follower = Follower(sweep_dir, rank, starter, place, node.has_first_restarted)
     return follow_sweep(follower, SweepDisplay(), **meeting)
@@ -169,33 +173,19 @@ def resume_sweep_on_cluster(
     return _submitted(batch, cluster, SWEEP_FOLDERS.home(batch.folder, results), display)
 
 
-def answered_from_jobs(reference: str, results: Path | None, display: SweepDisplay) -> ExitCode | None:
-    """Return the answer of a sweep that its jobs have finished; None where runs are due, or where it had no job.
-
-    BadRequestError while a job is at work on it.
-    """
-    batch = _without_jobs(reference, results, this_host())
-    return None if batch.due() or not _jobs_of(batch.folder, results) else answer(batch, display)
-
-
 def answer_job(job: JobRecord, display: SweepDisplay) -> ExitCode:
     """Judge and show the sweep that a job belongs to."""
     sweep_dir = Path(job.subject)
     return answer(SweepBatch(sweep_dir, this_host(), read_sweep(sweep_dir).plan), display)
 
 
-def _jobs_of(sweep_dir: Path, results: Path | None) -> list[Path]:
-    folders = job_dirs(SWEEP_FOLDERS.home(sweep_dir, results))
-    return [folder for folder in folders if read_job(folder).subject == str(sweep_dir) and read_submitted(folder)]
-
-
 def _without_jobs(reference: str, results: Path | None, host: Host) -> SweepBatch:
     sweep_dir = SWEEP_FOLDERS.folder_of(reference, results).absolute()
     batch = SweepBatch(sweep_dir, host, read_sweep(sweep_dir).plan)
-    for job_dir in _jobs_of(sweep_dir, results) if batch.due() else ():
-        submitted = read_submitted(job_dir)
-        assert submitted is not None  # of those that were
-        job = read_job(job_dir)
+    for job_dir in job_dirs(SWEEP_FOLDERS.home(sweep_dir, results)) if batch.due() else ():
+        job, submitted = read_job(job_dir), read_submitted(job_dir)
+        if job.subject != str(sweep_dir) or submitted is None:
+            continue
         state = controller_of(job.options, host.shell).state(submitted)
         if not state.has_ended:
             raise BadRequestError(

@@ -154,10 +154,4 @@ def test_a_folder_without_a_job_is_a_wrong_request(tmp_path, in_job, capsys):
 
 
 def test_outside_a_job_every_missing_variable_is_named_at_once():
-    refused(
-        lambda: place_of(job_record("/jobs/job"), {"SLURM_NNODES": "two"}),
-        "SLURM_JOB_ID ",
-        "SLURM_NODEID ",
-        "SLURM_NNODES='two' ",
-        num=3,
-    )
+    refused(lambda: place_of(job_record("/jobs/job"), {"SLURM_NNODES": "2"}), "SLURM_JOB_ID, SLURM_NODEID: ")
