@@ -146,10 +146,8 @@ class Controller(ABC):
                 text=True,
                 errors="replace",
             )
-        except FileNotFoundError:
+        except (FileNotFoundError, PermissionError):
             return Answer(None, "", f"{words[0]}: not installed here, or not on PATH")
-        except PermissionError as error:
-            return Answer(None, "", f"{words[0]}: not installed here: {error.strerror}")
         except subprocess.TimeoutExpired:
             return Answer(None, "", f"{words[0]}: no answer within {PATIENCE_S:g} s")
         return Answer(done.returncode, done.stdout, done.stderr)

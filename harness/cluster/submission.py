@@ -156,8 +156,8 @@ def prepare(record: JobRecord, host: Host) -> ClusterJob:
 
 
 def submit(job: ClusterJob, controller: Controller) -> SubmittedRecord:
-    """Submit the job. BadRequestError if the cluster refuses it, or if another process submits it, too."""
-    return _noted(job, controller.submit(job, utc_now()), controller)
+    """Submit the job. BadRequestError if the cluster refuses it."""
+    return _noted(job, controller.submit(job, utc_now()))
 
 
 def found_again(job: ClusterJob, controller: Controller) -> SubmittedRecord | None:
@@ -169,16 +169,11 @@ def found_again(job: ClusterJob, controller: Controller) -> SubmittedRecord | No
     if isinstance(found, Answer):
         problem = f"{controller.cluster} does not report whether the job is queued: {found.err.strip()}"
         raise RunFailedError(problem, remedy=f"look for a job named {job.record.name}")
-    return None if found is None else _noted(job, found, controller)
+    return None if found is None else _noted(job, found)
 
 
-def _noted(job: ClusterJob, submitted: SubmittedRecord, controller: Controller) -> SubmittedRecord:
-    job_dir = Path(job.record.job_dir)
-    try:
-        write_once(job_dir / SUBMITTED, submitted)
-    except FileExistsError as error:  # two processes submitted at the same time; only one job may write these folders
-        controller.cancel(submitted)
-        raise _twice(job_dir) from error
+def _noted(job: ClusterJob, submitted: SubmittedRecord) -> SubmittedRecord:
+    write_atomically(Path(job.record.job_dir) / SUBMITTED, submitted)
     return submitted
 
 
@@ -186,18 +181,10 @@ def submit_prepared(job_dir: Path, host: Host) -> SubmittedRecord:
     """Submit the files of a folder unchanged. Takes up their job if it is queued already."""
     record = read_job(job_dir)
     if (job_dir / SUBMITTED).exists():
-        raise _twice(job_dir)
+        problem = f"{job_dir}: this job was submitted before"
+        raise BadRequestError(problem, remedy=command_text("jobs", "status", job_dir))
     controller = controller_of(record.options, host.shell)
-    if Path(record.job_dir).resolve() != job_dir.resolve():
-        raise BadRequestError(
-            f"{job_dir}: this job was prepared as {record.job_dir} and would write its runs and logs there",
-            remedy="move the folder back, or prepare the job again",
-        )
     for run in record.runs:  # the cluster refused the job before, so its folders were removed
         make_folder(Path(run.run_dir))
     job = cluster_job(record, host)
     return found_again(job, controller) or submit(job, controller)
-
-
-def _twice(job_dir: Path) -> BadRequestError:
-    return BadRequestError(f"{job_dir}: this job was submitted before", remedy=command_text("jobs", "status", job_dir))

@@ -76,7 +76,6 @@ def signals_raised(error: Callable[[int], BaseException]) -> Iterator[None]:
 
 
 POLL_S = 0.05
-MAX_LOOKING = 0.005  # share of the time: a node may have thousands of processes, and its cores are the ranks'
 RECEIVE_S = 2.0  # longest wait for a process to receive SIGUSR1
 STACK_DUMP_S = 0.5  # time to write the stacks after the signal arrived
 TERMINATE_S = 10.0  # above TORCH_ELASTIC_SHUTDOWN_TIMEOUT, so that the agent can still write what it saw
@@ -96,7 +95,6 @@ class Crew:
         self._agent_process = identify(agent.pid)
         self._known: set[Process] = set()
         self._dead: set[Process] = set()
-        self._next_look = 0.0  # time.monotonic
 
     def look(self) -> None:
         """Find new descendants. Descendants of a dead agent are children of this process, and carry its number."""
@@ -106,14 +104,6 @@ class Crew:
         if self.agent.poll() is not None:
             self._known.update(adopted(f"{PARENT_PID_VARIABLE}={self.agent.pid}"))
         self._known.update(descendants(self.agent.pid, *(process.pid for process in self._known)))
-
-    def keep_looking(self) -> None:
-        """Look as :meth:`look` does, but use at most :data:`MAX_LOOKING` of the time."""
-        began = time.monotonic()
-        if began >= self._next_look:
-            self.look()
-            ended = time.monotonic()
-            self._next_look = ended + (ended - began) / MAX_LOOKING
 
     def wait(self, seconds: float) -> None:
         """Wait until the agent has ended, at most ``seconds``."""

@@ -78,12 +78,11 @@ class _Rank:
 
 
 class Heartbeats:
-    """All ranks of this node. Times are of ``time.monotonic``. ``excluded_s``: time not counted as silence."""
+    """All ranks of this node. Times are of ``time.monotonic``."""
 
     def __init__(self, run_dir: Path, ranks: range, num_steps: int, now: float) -> None:
         self.num_steps = num_steps
         self.began = now
-        self.excluded_s = 0.0
         self._ranks = [
             _Rank(rank, run_dir / "ranks" / f"rank_{rank:03d}.progress.jsonl", heard_at=now) for rank in ranks
         ]
@@ -92,12 +91,6 @@ class Heartbeats:
         """Read the new heartbeats of every rank. Return True if there were any."""
         news = [rank.read(now) for rank in self._ranks]
         return any(news)
-
-    def exclude_from_silence(self, seconds: float) -> None:
-        """Do not count the last ``seconds`` as silence: this process was suspended, perhaps with the ranks."""
-        self.excluded_s += seconds
-        for rank in self._ranks:
-            rank.heard_at += seconds
 
     def progress(self) -> Progress:
         """Return the slowest rank's progress, and the expected end at the median step time so far."""
@@ -174,9 +167,3 @@ def first_failure(agent: AgentRecord) -> RankExit | None:
         return kind, rank_exit.rank != agent.first_rank, rank_exit.rank
 
     return min(agent.failures, key=weight, default=None)
-
-
-def port_was_taken(outcome: LaunchOutcome) -> bool:
-    """Return whether the agent could not listen because another process used the port."""
-    agent = outcome.agent
-    return agent is not None and agent.status == "error" and "EADDRINUSE" in (agent.error or "")

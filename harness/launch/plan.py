@@ -96,14 +96,12 @@ class LaunchRequest:
 class LaunchPlan:
     """Ranks of one node under torchrun. ``worker``: the script part of torchrun's command line.
 
-    ``num_steps`` serves the estimate of the remaining time. ``chosen_port``: this program picked the port of the
-    rendezvous and may pick another.
+    ``num_steps`` serves the estimate of the remaining time.
     """
 
     run_dir: Path
     python: str
     rendezvous: Nodes
-    chosen_port: bool
     num_local_ranks: int
     worker: tuple[str, ...]
     sampler: tuple[str, ...] | None
@@ -230,7 +228,6 @@ def build_plan(request: LaunchRequest) -> LaunchPlan:
         run_dir=run_dir,
         python=host.python,
         rendezvous=replace(nodes, master_addr=nodes.master_addr or LOOPBACK, master_port=port),
-        chosen_port=is_free,
         num_local_ranks=num_local_ranks,
         worker=("-m", "harness.engine.worker", "--run_dir", str(run_dir)),
         sampler=None if spec.gpu_type.is_cpu or not settings.sample_interval_ms else sampler,

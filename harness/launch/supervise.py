@@ -4,15 +4,14 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from harness.errors import BadRequestError
 from harness.launch.crew import Crew, Interruption, interruption
-from harness.launch.heartbeats import UNENDED, Heartbeats, Progress, port_was_taken, verdict
-from harness.launch.plan import LaunchPlan, free_port
+from harness.launch.heartbeats import UNENDED, Heartbeats, Progress, verdict
+from harness.launch.plan import LaunchPlan
 from harness.launch.processes import adopt_orphans
 from harness.launch.warm import WarmParents, start_agent, start_process, started_afresh
 from harness.records import disk
@@ -96,8 +95,7 @@ def _stop_sampler(sampler: subprocess.Popen[bytes]) -> bool:
 
 
 POLL_S = 0.2
-LOOK_EVERY_S = 1.0
-SUSPENDED_S = 2.0  # the loop runs every POLL_S: after a longer gap, this process was stopped or blocked
+LOOK_EVERY_S = 2.0  # a node may have thousands of processes, and its cores are the ranks'
 
 OnProgress = Callable[[Progress], None]
 
@@ -106,9 +104,9 @@ def supervise(plan: LaunchPlan, on_progress: OnProgress, parents: WarmParents | 
     """Start the plan and return when nothing of it runs any more; ``ranks/outcome.json`` says the same.
 
     With ``parents`` the agent is forked from a warm one; where that cannot be, it is started afresh, with a note.
-    ``on_progress`` is called from this thread whenever ranks have said something. A port that was taken meanwhile is
-    retried once with another, if this program chose it. RunFailedError before the start if the disk is full or a folder
-    of the run is not writable, and after the start if a folder of the run is deleted; all ranks are then stopped.
+    ``on_progress`` is called from this thread whenever ranks have said something. RunFailedError before the start if
+    the disk is full or a folder of the run is not writable, and after the start if a folder of the run is deleted; all
+    ranks are then stopped.
     """
     for folder in _folders(plan):
         with suppress(FileExistsError):
@@ -119,9 +117,6 @@ def supervise(plan: LaunchPlan, on_progress: OnProgress, parents: WarmParents | 
     adopt_orphans()
     with interruption() as caught, sampling(plan, caught) as unwatched:
         outcome = _attempt(plan, on_progress, caught, parents)
-        if plan.chosen_port and port_was_taken(outcome) and caught.signal is None:
-            other = replace(plan, rendezvous=replace(plan.rendezvous, master_port=free_port()))
-            outcome = _attempt(other, on_progress, caught, parents)
         outcome = outcome.model_copy(update={"unwatched": unwatched()})
     return _write_outcome(plan, outcome)
 
@@ -165,10 +160,6 @@ def _once(
     disk.require_kept(*_folders(plan))
     outcome = _outcome(plan, crew, stop, time.monotonic() - began, caught)
     notes += stop.notes if stop else ()
-    if paused_s := heartbeats.excluded_s:
-        notes += (
-            f"mbr-perf itself did not run for {paused_s:.1f} s; this time does not count as silence of the ranks",
-        )
     return outcome.model_copy(update={"warm": isinstance(launched, Child), "notes": notes})
 
 
@@ -179,13 +170,11 @@ def _follow(
     looked = now = heartbeats.began
     gone = dict[int, float]()
     while crew.agent.poll() is None:
-        before, now = now, time.monotonic()
-        if now - before > SUSPENDED_S:  # a suspended job or container: its ranks were stopped as well
-            heartbeats.exclude_from_silence(now - before)
+        now = time.monotonic()
         if heartbeats.read(now):
             on_progress(heartbeats.progress())
         if now - looked > LOOK_EVERY_S:
-            crew.keep_looking()
+            crew.look()
             looked = now
             fallen = lost_peer(plan, gone, now)
             if not fallen and not all(folder.is_dir() for folder in _folders(plan)):

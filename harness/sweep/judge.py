@@ -1,6 +1,6 @@
 """Judges a sweep: Pareto set and recommendation."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.experiment.experiment import ExperimentSpec
@@ -10,7 +10,7 @@ from harness.judge.saving import first_run
 from harness.judge.statistics import MIN_RUNS, half_width
 from harness.measure.prediction import limits_of
 from harness.records.gating import GateOptions
-from harness.records.sweep import CellData, SweepData
+from harness.records.sweep import SweepData
 from harness.sweep.cell import judged, measured
 from harness.sweep.values import CellVerdict, Recommendation, SweepVerdict
 from harness.units import command_text, counted, format_bytes
@@ -95,19 +95,16 @@ def _cost(cell: CellVerdict) -> tuple[float, int]:
 _DEFAULT_GATE = GateOptions()
 
 
-def judge_sweep(
-    data: SweepData, gate: GateOptions = _DEFAULT_GATE, count: Callable[[Sequence[CellData]], Iterable[CellData]] = iter
-) -> SweepVerdict:
+def judge_sweep(data: SweepData, gate: GateOptions = _DEFAULT_GATE) -> SweepVerdict:
     """Compare every cell with the control, its prediction and its stored golden. The sweep may be unfinished.
 
-    ``count`` yields the cells that it gets, and may show progress.
     BadRequestError where ``gate`` names a golden that cannot be read.
     """
     plan = data.plan
     planned = (data.control.planned, *plan.cells)
     reference = next((cell.spec for cell in planned if cell.spec), None)
     first = first_run(data)
-    found = [measured(cell, reference, first) for cell in count(data.cells)]
+    found = [measured(cell, reference, first) for cell in data.cells]
     control = next(cell for cell in found if cell.name == plan.control)
     times = Times(default_thresholds(reference, plan.repeats).time if reference else 0.0)
     cells = [judged(cell, control, plan.margin, gate) for cell in found]

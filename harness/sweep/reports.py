@@ -134,7 +134,7 @@ def report_sweep(sweep: str, out: Path | None, results: Path | None, *, as_json:
     BadRequestError for an unknown sweep, or if the files cannot be written.
     """
     data = read_sweep(sweep, results, partial(counted_off, narration(), "Reading cells"))
-    verdict = judge_sweep(data, data.plan.gate, partial(counted_off, narration(), "Judging cells"))
+    verdict = judge_sweep(data, data.plan.gate)
     paths = write_reports(verdict, data, out or data.sweep_dir / REPORT)
     if as_json:
         json.answer(verdict.model_copy(update={"report": paths}))

@@ -67,7 +67,7 @@ def make_plan(tmp_path):
         limits = {name: changes.pop(name, 60.0) for name in ("timeout_s", "hang_timeout_s")}
         fields = {
             "run_dir": tmp_path / "run", "python": python, "num_local_ranks": ranks, "worker": worker, "sampler": None,
-            "rendezvous": Nodes(1, 0, "127.0.0.1", free_port()), "chosen_port": True, "env": (),
+            "rendezvous": Nodes(1, 0, "127.0.0.1", free_port()), "env": (),
             "settings": LaunchSettings(**limits), "num_steps": 5,
         }  # fmt: skip
         return LaunchPlan(**(fields | changes))

@@ -24,15 +24,11 @@ def leave(code, **record):
     sys.exit(code)
 
 
-with (result.parent / "ports").open("a") as ports:
-    ports.write(known.master_port + "\n")
-if "port-taken-once" in worker and len((result.parent / "ports").read_text().split()) == 1:
-    leave(1, status="error", error="DistNetworkError: EADDRINUSE")
 if "die" in worker:
     os.kill(os.getpid(), signal.SIGKILL)
 if "silent-success" in worker:
     sys.exit(0)
-command = [sys.executable, *(arg for arg in worker if arg != "port-taken-once")]
+command = [sys.executable, *worker]
 crew = [
     subprocess.Popen(command, env={**os.environ, "RANK": str(rank)}, start_new_session=True)
     for rank in range(known.nproc_per_node)

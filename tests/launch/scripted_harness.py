@@ -17,7 +17,6 @@ plan = LaunchPlan(
     run_dir=Path(run_dir),
     python=python,
     rendezvous=Nodes(1, 0, "127.0.0.1", free_port()),
-    chosen_port=True,
     num_local_ranks=2,
     worker=tuple(worker),
     sampler=None,

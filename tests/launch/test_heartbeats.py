@@ -97,10 +97,3 @@ def test_a_finished_rank_may_wait_for_the_others_but_not_for_ever(ranks):
     ranks.write(1, "finish")
     heartbeats.read(126.0)
     assert heartbeats.silence(137.0, floor_s=10.0) is not None  # all finished, and they do not end
-
-
-def test_the_time_in_which_a_job_was_suspended_is_no_silence(ranks):
-    heartbeats = follow(ranks)
-    heartbeats.exclude_from_silence(600.0)
-    assert heartbeats.silence(100.0 + 600.0 + 119.0, 30.0) is None
-    assert heartbeats.silence(100.0 + 600.0 + 121.0, 30.0) is not None

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import sys
 import threading
@@ -11,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from harness.launch.heartbeats import UNENDED, first_failure, port_was_taken, verdict
+from harness.launch.heartbeats import UNENDED, first_failure, verdict
 from harness.launch.plan import Nodes
 from harness.launch.supervise import lost_peer
 from harness.records.collect import AgentRecord, LaunchOutcome, RankExit
@@ -54,24 +53,6 @@ def test_ranks_past_a_limit_leave_their_stacks_and_are_ended(scripted, behaviour
     assert all_gone(rank_pids(plan))
 
 
-@pytest.mark.slow
-def test_a_job_that_was_suspended_as_a_whole_is_no_hang_and_the_run_says_so(scripted):
-    plan, pids = scripted("slow", hang_timeout_s=2.5), []
-
-    def suspend(progress):
-        if pids or progress.step is None:
-            return
-        pids.extend(rank_pids(plan))
-        signal_all(pids, signal.SIGSTOP)
-        time.sleep(4.0)  # this callback holds up the harness, as a suspension does
-        threading.Timer(0.3, signal_all, (pids, signal.SIGCONT)).start()
-
-    outcome = run(plan, on_progress=suspend)
-    assert (outcome.status, outcome.reason) == ("ok", None)
-    (note,) = outcome.notes
-    assert re.search(r" 4\.\d s; ", note), note
-
-
 def signal_all(pids, number):
     for pid in pids:
         os.kill(pid, number)
@@ -94,7 +75,7 @@ def test_orphans_of_a_killed_agent_are_ended(scripted):
 
     def kill_agent():
         rank_pids(plan)
-        time.sleep(1.3)  # the harness looks for descendants once a second
+        time.sleep(2.3)  # the harness looks for descendants every other second
         kill_agent_of(plan)
 
     killer = threading.Thread(target=kill_agent)
@@ -103,16 +84,6 @@ def test_orphans_of_a_killed_agent_are_ended(scripted):
     killer.join()
     assert (outcome.status, outcome.exit_code, outcome.num_killed) == ("failed", -signal.SIGKILL, 2)
     assert all_gone(rank_pids(plan), within_s=0.5)
-
-
-@pytest.mark.parametrize(("chosen_by_us", "status", "num_ports"), [(True, "ok", 2), (False, "failed", 1)])
-def test_a_taken_port_is_tried_once_again_with_another_unless_the_user_chose_it(
-    scripted, chosen_by_us, status, num_ports
-):
-    plan = scripted("ok", "0", "port-taken-once")
-    plan = replace(plan, chosen_port=chosen_by_us)
-    assert run(plan).status == status
-    assert len(set((plan.run_dir / "ranks" / "ports").read_text().split())) == num_ports
 
 
 def test_a_listener_that_fails_does_not_leave_ranks_behind(scripted):
@@ -192,17 +163,10 @@ def test_the_ending_says_what_happened(agent, exit_code, status, reason):
     assert ending.status == status and reason in (ending.reason or "")
 
 
-def test_only_an_agent_that_could_not_listen_lost_its_port():
-    taken = AgentRecord(status="error", error="DistNetworkError: EADDRINUSE")
-    assert port_was_taken(LaunchOutcome(status="failed", agent=taken))
-    assert not port_was_taken(LaunchOutcome(status="failed", agent=AgentRecord(status="error", error="timeout")))
-    assert not port_was_taken(LaunchOutcome(status="failed"))
-
-
 @pytest.fixture
 def plan(make_plan):
     """The second of three nodes."""
-    plan = make_plan(rendezvous=Nodes(3, 1, "127.0.0.1", 29500), chosen_port=False)
+    plan = make_plan(rendezvous=Nodes(3, 1, "127.0.0.1", 29500))
     (plan.run_dir / "ranks").mkdir(parents=True)
     return plan
 

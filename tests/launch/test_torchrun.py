@@ -2,7 +2,6 @@
 
 import json
 import signal
-import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -62,17 +61,6 @@ def test_a_hung_rank_shows_its_stack_and_is_stopped(torchrun, parents):
     assert (outcome.status, outcome.rank, outcome.agent.status) == ("hang", 1, "signalled")
     assert "blocked_for_ever" in (plan.run_dir / "logs" / "rank_001.log").read_text()
     assert all_gone(rank_pids(plan), within_s=0.5)
-
-
-@pytest.mark.parametrize(("chosen_by_us", "status"), [(False, "failed"), (True, "ok")])
-def test_a_taken_port_is_replaced_unless_somebody_asked_for_it(torchrun, parents, chosen_by_us, status):
-    plan = torchrun("ok")
-    with socket.socket() as other:
-        other.bind(("", plan.rendezvous.master_port))
-        other.listen()
-        outcome = run(replace(plan, chosen_port=chosen_by_us), parents)
-    assert (outcome.status, outcome.num_killed) == (status, 0)
-    assert "EADDRINUSE" in plan.launcher_log.read_text() + (outcome.reason or "")
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, "interrupted"), (signal.SIGKILL, None)])
