@@ -3,7 +3,7 @@
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Self
+from typing import Self
 
 from harness.launch.cluster_job import ClusterJob
 from harness.launch.heartbeats import Progress
@@ -17,7 +17,7 @@ from harness.units import command_text
 
 
 class SubmittedDocument(json.Document):
-    """``run`` and ``sweep`` with ``--detach --json``, and ``mbr-perf jobs submit --json``."""
+    """``run`` and ``sweep`` with ``--detach --json``, ``mbr-perf jobs submit --json``, and a wait that ended early."""
 
     job_dir: str
     job_id: str | None
@@ -36,12 +36,6 @@ class PreparedDocument(SubmittedDocument):
 
     script: Path
     submit_command: tuple[str, ...]
-
-
-class WaitingDocument(SubmittedDocument):
-    """mbr-perf stopped waiting before the job ended."""
-
-    is_done: Literal[False] = False
 
 
 @dataclass
@@ -86,7 +80,7 @@ class JobDisplay:
             Line(f"  cancel it:  {command_text('jobs', 'cancel', job.job_dir)}", whole=True),
         )
         if self.run.as_json:
-            json.answer(WaitingDocument.of_job(job, submitted))
+            json.answer(SubmittedDocument.of_job(job, submitted))
 
     def step(self, run_id: str, progress: Progress) -> None:
         """Show a live bar on a terminal; nothing elsewhere."""

@@ -52,12 +52,10 @@ def find_build(option: str, text: str, host: Host) -> Build:
             f"{option} {text}: this environment runs mbr-perf, so both sides would be the same",
             remedy="name an environment of the old build",
         )
-    missing = [name for name in TRAINING if getattr(software, name.replace("-", "_")) is None]
-    if missing or version != harness.__version__:
-        lacks = (
-            f"has mbr-perf {version}, not {harness.__version__}" if not missing else f"lacks {' and '.join(missing)}"
-        )
-        raise BadRequestError(f"{option} {text}: {lacks}", remedy=_remedy(build))
+    lacks = [name for name in TRAINING if getattr(software, name.replace("-", "_")) is None]
+    lacks += [f"mbr-perf {harness.__version__} (it has {version})"] if version != harness.__version__ else []
+    if lacks:
+        raise BadRequestError(f"{option} {text}: it lacks {' and '.join(lacks)}", remedy=_remedy(build))
     return build.model_copy(update={"software": software})
 
 
@@ -82,15 +80,12 @@ def _asked(option: str, text: str, build: Build, host: Host) -> tuple[str, str, 
     out, why = output_of((build.python, "-c", _PROBE), _PATIENCE_S, host_with(host, build).shell)
     if why.startswith(LATE):
         raise BadRequestError(f"{option} {text}: {build.python}: {why}", remedy=LATE_REMEDY)
-    if why:
-        message = f"{option} {text}: mbr-perf cannot be imported in {build.python}: {why}"
-        raise BadRequestError(message, remedy=_remedy(build))
     try:
         prefix, version, software = json.loads(out)
         return prefix, version, Software.model_validate(software)
     except ValueError as error:
-        message = f"{option} {text}: {build.python} did not answer as a Python environment does"
-        raise BadRequestError(message, remedy="name an interpreter such as ENV/bin/python") from error
+        message = f"{option} {text}: mbr-perf cannot be imported in {build.python}: {why or 'it is no Python'}"
+        raise BadRequestError(message, remedy=_remedy(build)) from error
 
 
 def _remedy(build: Build) -> str:

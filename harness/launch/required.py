@@ -10,7 +10,7 @@ from harness.experiment.software import Software
 from harness.launch.detection import Detection, detect_gpus
 from harness.launch.environment import Host
 from harness.launch.machine import TRAIN_EXTRA, installed_software, unsure_of
-from harness.units import counted, parse_version
+from harness.units import parse_version
 
 _BRIDGE_SINCE = "0.3.0"  # the first release with callbacks
 
@@ -67,13 +67,10 @@ def require_machine(spec: ExperimentSpec, host: Host, num_local_ranks: int, plan
 def _require_gpus(spec: ExperimentSpec, found: Detection, num_local_ranks: int) -> None:
     present = [gpu for gpu in found.gpus if gpu.name]
     if len(present) < num_local_ranks:
-        unsure = unsure_of(found)
-        why = f" ({unsure or found.error})" if unsure or found.error else ""
-        again = "try again once nvidia-smi lists the GPUs, or " if unsure else ""
-        needs = "needs a GPU" if num_local_ranks == 1 else "need as many GPUs"
+        why = unsure_of(found) or found.error
         raise BadRequestError(
-            f"{counted(num_local_ranks, 'rank')} on this node {needs}; it has {len(present)}{why}",
-            remedy=f"{again}run on a machine with GPUs, or use --gpu cpu for the scaled-down point, or --dryrun",
+            f"GPUs needed on this node: {num_local_ranks}; it has {len(present)}{f' ({why})' if why else ''}",
+            remedy="run where nvidia-smi lists the GPUs, or use --gpu cpu for the scaled-down point, or --dryrun",
         )
     others = sorted({gpu.name for gpu in present if gpu.name and gpu.gpu_type is not spec.gpu_type})
     if others:

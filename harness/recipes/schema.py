@@ -9,7 +9,7 @@ from harness.cli.options import Json
 
 _RUN = ("measure.values:RunDocument", "measure.values:RunPlanDocument")
 _SWEEP = ("sweep.values:SweepRunDocument", "sweep.values:SweepPlanDocument", "sweep.values:SweepJobPlanDocument")
-_JOB = tuple(f"cluster.showing:{name}Document" for name in ("Submitted", "Prepared", "Waiting"))
+_JOB = tuple(f"cluster.showing:{name}Document" for name in ("Submitted", "Prepared"))
 
 DOCUMENTS: Mapping[str, tuple[str, ...]] = {
     "bisect": ("bisect.values:BisectAnswer",),
@@ -30,7 +30,7 @@ DOCUMENTS: Mapping[str, tuple[str, ...]] = {
     "jobs cancel": ("jobs.show:CancelledDocument",),
     "jobs status": ("jobs.show:JobDocument",),
     "jobs submit": ("cluster.showing:SubmittedDocument",),
-    "jobs wait": (_RUN[0], _SWEEP[0], "cluster.showing:WaitingDocument"),
+    "jobs wait": (_RUN[0], _SWEEP[0], "cluster.showing:SubmittedDocument"),
     "nightly": (
         "nightly.values:NightVerdict",
         "nightly.outlook:NightPlanDocument",

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.failures.of_run import oom_of_run
-from harness.failures.verdict import class_name
 from harness.judge.compare import compare_runs
 from harness.judge.derive import combine, derive
 from harness.judge.gate import Comparison
@@ -14,14 +13,14 @@ from harness.judge.readings import allocated, worst_rank
 from harness.judge.saving import another_machine, memory_saving
 from harness.judge.statistics import time_change
 from harness.measure.prediction import limits_for
-from harness.measure.values import NotPredicted, error_of
+from harness.measure.values import NotPredicted, OutOfMemory, error_of
 from harness.records.gating import GateOptions
 from harness.records.goldens import find_golden
 from harness.records.metrics import Metrics, speed_of
 from harness.records.run import RunRecord
 from harness.records.sweep import CellData
-from harness.sweep.values import CellPrediction, CellStatus, CellVerdict, MeasuredCell, OomLine, Versus, trade_off
-from harness.units import first_line, format_bytes
+from harness.sweep.values import CellPrediction, CellStatus, CellVerdict, MeasuredCell, Versus, trade_off
+from harness.units import first_line
 
 # A cell that ran out of memory once is not reliable, whatever its other repeats did.
 _WORST_FIRST: tuple[CellStatus, ...] = ("oom", "failed")
@@ -41,38 +40,13 @@ def status_of(cell: CellData) -> tuple[CellStatus, str]:
     return "interrupted", cell.reason or "interrupted before its steps were done"
 
 
-def oom_of(runs: Sequence[RunRecord]) -> OomLine | None:
-    """Return the first rank that ran out of memory, in the first run that did."""
+def oom_of(runs: Sequence[RunRecord]) -> tuple[OutOfMemory | None, int | None]:
+    """Return why the first run that ran out of memory did, and the allocated peak of its worst rank until then."""
     run = next((run for run in runs if run.status == "oom"), None)
     if run is None:
-        return None
-    rank, found = run.first_oom, oom_of_run(run)
-    peak = worst_rank(run.ranks, run.spec.num_gpus, allocated)
-    peak_bytes, limit = peak.value if peak else None, run.spec.measure.memory_limit_bytes
-    if rank is None or rank.failure is None or found is None:
-        return OomLine(None, None, "", None, limit, run.failure or "no rank recorded where", peak_bytes)
-    if rank.memory:
-        limit = rank.memory.limit_bytes or limit or rank.memory.device_total_bytes
-    return OomLine(
-        rank=rank.rank,
-        stage=rank.coordinates.pp,
-        when=run.when_failed(rank.failure),
-        request_bytes=rank.failure.request_bytes,
-        limit_bytes=limit,
-        verdict=f"{class_name(found.oom_class)} ({found.confidence}): {found.reason}",
-        peak_allocated_bytes=peak_bytes,
-    )
-
-
-def oom_text(line: OomLine) -> str:
-    """Return the line as a sentence: where, how much was asked for, the cause, and what tensors held."""
-    asked = f", asking for {format_bytes(line.request_bytes)}" if line.request_bytes is not None else ""
-    when = f" {line.when}" if line.when else ""
-    where = "" if line.rank is None else f" on rank {line.rank} (stage {line.stage})"
-    held = ""
-    if line.peak_allocated_bytes is not None and line.limit_bytes is not None:
-        held = f"; tensors held {format_bytes(line.peak_allocated_bytes)} of {format_bytes(line.limit_bytes)}"
-    return f"out of memory{where}{when}{asked}: {line.verdict}{held}"
+        return None, None
+    found, rank, peak = oom_of_run(run), run.first_oom, worst_rank(run.ranks, run.spec.num_gpus, allocated)
+    return OutOfMemory.of(found, rank=rank.rank) if found and rank else None, peak.value if peak else None
 
 
 # A cell without these figures cannot be compared; a problem of another metric does not matter here.
@@ -110,12 +84,14 @@ def judged(cell: MeasuredCell, control: MeasuredCell, margin: float, gate: GateO
     is_control = cell.name == control.name
     obstacle = "" if is_control else _no_comparison(cell, control)
     versus = None if is_control or obstacle else _versus(cell, control)
+    oom, peak_bytes = oom_of(cell.data.runs)
     return CellVerdict.of(
         cell,
         num_runs=len(cell.runs),
         is_control=is_control,
         fits=_fits(cell, margin),
-        oom=oom_of(cell.data.runs),
+        out_of_memory=oom,
+        oom_peak_bytes=peak_bytes,
         vs_control=versus,
         not_compared=obstacle,
         prediction=_prediction(cell, control, versus),

@@ -125,8 +125,9 @@ def _metric(name: str) -> Callable[[CellVerdict], str]:
 
 def _peak(cell: CellVerdict) -> str:
     """Return the peak; marked where it is the peak until the cell ran out of memory."""
-    so_far = cell.oom.peak_allocated_bytes if cell.oom and not cell.metrics else None
-    return _metric("peak_allocated_bytes")(cell) if so_far is None else f"{format_bytes(so_far)} (OOM)"
+    if cell.oom_peak_bytes is not None and not cell.metrics:
+        return f"{format_bytes(cell.oom_peak_bytes)} (OOM)"
+    return _metric("peak_allocated_bytes")(cell)
 
 
 def _peak_change(cell: CellVerdict) -> str:

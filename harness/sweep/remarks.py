@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable
 
+from harness.failures.verdict import class_name
 from harness.judge.statistics import MIN_RUNS
 from harness.measure.values import NotPredicted
 from harness.records.metrics import BY_NAME
 from harness.show.figures import change, figure
 from harness.show.page import Line, answer_line
-from harness.sweep.cell import oom_text
 from harness.sweep.values import CellGolden, CellVerdict, SweepVerdict
 from harness.units import counted, format_bytes, format_percent, grouped
 
@@ -15,7 +15,7 @@ _MANY = 4
 _MOST_SHOWN = 6
 # How much a remark matters: a cell ended badly or is in doubt, never started, or all is well.
 _BAD, _NOT_STARTED, _DETAIL = range(3)
-_WEIGHTS = {"failed": _BAD, "interrupted": _BAD, "pruned": _NOT_STARTED, "illegal": _NOT_STARTED}
+_WEIGHTS = {"oom": _BAD, "failed": _BAD, "interrupted": _BAD, "pruned": _NOT_STARTED, "illegal": _NOT_STARTED}
 
 
 def remarks(verdict: SweepVerdict) -> tuple[list[str], list[str]]:
@@ -84,10 +84,11 @@ def interval_text(interval: tuple[float, float]) -> str:
 
 
 def _about(cell: CellVerdict) -> Iterable[tuple[int, str]]:
-    if cell.oom is not None:
-        yield _BAD, oom_text(cell.oom)
-    elif cell.reason:
+    if cell.reason:
         text = cell.reason if cell.status == "ok" else f"{cell.state}: {cell.reason}"
+        if oom := cell.out_of_memory:
+            where = cell.reason.partition(": ")[0]  # behind it, the allocator's own words
+            text = f"{where}: {class_name(oom.oom_class)} ({oom.confidence}): {oom.reason}"
         yield _WEIGHTS.get(cell.status, _DETAIL), text
     for doubt in cell.doubts:
         yield _BAD, f"not judged: {doubt}"

@@ -13,7 +13,7 @@ from harness.judge.gate import Comparison, Finding, Verdict
 from harness.judge.saving import MemorySaving, RankSaving
 from harness.judge.statistics import TimeChange
 from harness.measure.prediction import limits_of
-from harness.measure.values import Launch, NotPredicted, PredictedAndMeasured
+from harness.measure.values import Launch, NotPredicted, OutOfMemory, PredictedAndMeasured
 from harness.predict.limits import Limits
 from harness.records.metrics import Metric, Metrics, Speed, cell_figure
 from harness.records.prediction import PredictionRecord
@@ -54,22 +54,6 @@ def trade_off(time: TimeChange | None, memory: MemorySaving | None) -> TradeOff:
 
 
 CellStatus = Literal["ok", "oom", "failed", "pruned", "skipped_inert", "illegal", "not_run", "interrupted"]
-
-
-@dataclass(frozen=True)
-class OomLine:
-    """Where a cell ran out of memory; ``rank`` and ``stage`` are None if unknown. ``verdict``: class and cause.
-
-    ``peak_allocated_bytes``: of the worst rank, up to where the run ended; it wanted more.
-    """
-
-    rank: int | None
-    stage: int | None
-    when: str
-    request_bytes: int | None
-    limit_bytes: int | None
-    verdict: str
-    peak_allocated_bytes: int | None = None
 
 
 class Versus(Shown):
@@ -148,7 +132,10 @@ class MeasuredCell:
 
 
 class CellVerdict(Shown):
-    """The verdict on a cell. ``fits``: None where no memory is known. ``pareto``: it is on the Pareto front."""
+    """The verdict on a cell. ``fits``: None where no memory is known. ``pareto``: it is on the Pareto front.
+
+    ``oom_peak_bytes``: what tensors of the worst rank held until memory ran out.
+    """
 
     planned: PlannedCell | RefusedCell = Field(exclude=True)
     costs_s: tuple[float, ...] = Field(exclude=True)
@@ -169,7 +156,8 @@ class CellVerdict(Shown):
     capacity_bytes: int | None = at("spec", "capacity_bytes")
     fits: bool | None
     doubts: tuple[str, ...]
-    oom: OomLine | None
+    out_of_memory: OutOfMemory | None
+    oom_peak_bytes: int | None
     vs_control: Versus | None
     not_compared: Text
     prediction: CellPrediction | NotPredicted | None

@@ -103,11 +103,9 @@ def test_an_out_of_memory_says_where_and_how_much_and_of_a_control_it_leaves_a_r
     oom, runs, make_cell, make_sweep
 ):
     verdict = judge_sweep(make_sweep([make_cell("none", oom("none")), make_cell("mlp", runs("mlp", [1.1], 60))]))
-    line = verdict.cell("none").oom
-    assert verdict.cell("none").status == "oom"
-    assert (line.rank, line.when, line.request_bytes) == (3, "in forward_backward of step 1", GIB)
-    assert line.peak_allocated_bytes == 79 * GIB
-    assert " (low)" in line.verdict
+    cell = verdict.cell("none")
+    assert (cell.status, cell.out_of_memory.rank, cell.out_of_memory.confidence) == ("oom", 3, "low")
+    assert (cell.oom_peak_bytes, cell.reason) == (79 * GIB, "rank 3: CUDA out of memory")
     assert verdict.cell("mlp").vs_control is None
     assert " none " in verdict.cell("mlp").not_compared
     assert verdict.recommendation.cell == "mlp"
@@ -131,7 +129,6 @@ def test_a_recorded_sweep_with_a_real_out_of_memory():
     verdict = judge_sweep(read_sweep(RECORDED))
 
     assert [cell.status for cell in verdict.cells] == ["oom", "ok", "ok"]
-    assert verdict.cell("none").oom.request_bytes is not None
-    assert " (high)" in verdict.cell("none").oom.verdict
+    assert verdict.cell("none").out_of_memory.confidence == "high"
     assert verdict.cell("mlp").predicted.peak_error == pytest.approx(0.001, abs=0.0005)
     assert verdict.recommendation.cell == "full:uniform:1"

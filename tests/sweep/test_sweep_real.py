@@ -112,7 +112,7 @@ def test_a_sweep_that_was_killed_and_interrupted_is_resumed_to_the_end_three_cel
     assert (run_dir_of(killed, 0, 0) / "record.json").read_bytes() == interrupted[-1]
     assert (killed / "cells" / "001" / "0.incomplete-1").is_dir()
     cells = {cell["name"]: cell for cell in answer["cells"]}
-    assert cells["none"]["oom"]["when"]
+    assert cells["none"]["out_of_memory"]["rank"] is not None
     assert cells["full:uniform:1"]["vs_control"]["memory_saved_bytes"] > 5_000_000
     assert answer["recommended"] in ("mlp mb=1", "full:uniform:1")
     assert abs(cells["full:uniform:1"]["prediction"]["peak_bytes"] / peak(cells["full:uniform:1"]) - 1) < 0.03
