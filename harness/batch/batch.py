@@ -60,11 +60,7 @@ class DueRun(Generic[Entry]):
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run of a plan. ``title``: its name in messages, e.g. ``mlp, run 2 of 3``.
-
-    ``software``: the versions its entry was judged for; None if the machine that runs it judges it again.
-    ``build``: the environment of its ranks; None for mbr-perf's own.
-    """
+    """One run of a plan. ``software``: what its entry was judged for. ``build``: None for mbr-perf's own."""
 
     run_dir: Path
     run_id: str
@@ -209,10 +205,7 @@ Asked = TypeVar("Asked")
 
 @dataclass(frozen=True)
 class Draft(Generic[Asked]):
-    """What is asked for, the result of the checks, and why it may not run (else empty). ``checked`` None: not resolved.
-
-    ``twin``: the index of another draft that computes the same.
-    """
+    """What is asked for, the result of the checks (None: not resolved), and why it may not run. ``twin``: its index."""
 
     asked: Asked
     checked: Checked | None

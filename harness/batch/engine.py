@@ -41,10 +41,7 @@ class Runner(Protocol[Entry]):
 
 
 def play(batch: Batch[Entry], runner: Runner[Entry]) -> int | None:
-    """Do rounds until nothing is due, a round gets nothing done, or a signal comes.
-
-    Returns the number of that signal, else None.
-    """
+    """Do rounds until nothing is due, a round gets nothing done, or a signal comes, whose number it returns."""
     before: Sequence[DueRun[Entry]] | None = None
     with interruption() as caught:
         while (due := batch.due()) and due != before:

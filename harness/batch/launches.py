@@ -34,11 +34,7 @@ def understood_again(
     software: Software,
     findings: tuple[Finding, ...] | None = None,
 ) -> Understood:
-    """Return a planned run as `understand` returns it, without resolving anything again.
-
-    Without ``findings`` the rules judge it again for ``software``. BadRequestError if the launch cannot be planned or
-    a rule forbids it.
-    """
+    """Return a planned run as `understand` does, with its errors. Without ``findings`` the rules judge it again."""
     spec, plan = request.spec, LAUNCHERS[request.settings.launcher](request)
     if findings is None:
         env = plan.variables if isinstance(plan, LaunchPlan) else None
@@ -58,10 +54,7 @@ def understood_again(
 
 
 def require_same_software(before: Mapping[str, Software], host: Host, what: str, *, measures_here: bool) -> None:
-    """Raise BadRequestError that names each package that changed since the ``what`` began. ``before``: by GPU type.
-
-    ``measures_here`` False: its runs are replays or jobs, so this machine needs no driver.
-    """
+    """Raise BadRequestError that names each package that changed since the ``what`` began. ``before``: by GPU type."""
     for gpu, then in before.items():
         now = software_for(gpu, host, must_answer=measures_here)[0]
         changed = [
@@ -75,10 +68,7 @@ def require_same_software(before: Mapping[str, Software], host: Host, what: str,
 
 
 def unstarted_record(run: JobRun, failure: str, host: Host, software: Software | None = None) -> RunRecord:
-    """Return the record of a run that was never launched, for the reason ``failure``. Its ranks are recorded as lost.
-
-    ``software``: the versions it was planned for; None: those installed here.
-    """
+    """Return the record of a run that was never launched. ``software``: None for what is installed here."""
     software = software or software_for(run.spec.gpu, host)[0]
     spec, collected = run.spec, collect(Path(run.run_dir), run.spec.num_gpus)
     ranks = placed(collected.ranks, spec)
@@ -99,10 +89,7 @@ def unstarted_record(run: JobRun, failure: str, host: Host, software: Software |
 
 
 def fresh_folder(run_dir: Path) -> Path:
-    """Make the folder with empty ``ranks`` and ``logs``. RunFailedError if it cannot be made.
-
-    Files that a killed attempt left are moved aside, never deleted.
-    """
+    """Make the folder anew; files of a killed attempt are moved aside. RunFailedError if it cannot be made."""
     try:
         if run_dir.exists():
             run_dir.rename(_free_name(run_dir))

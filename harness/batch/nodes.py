@@ -72,10 +72,7 @@ Opened = Callable[[], tuple[Batch[Entry], tuple[DueRun[Entry], ...]]]
 
 
 def follow(follower: Follower, mark: str, opened: Opened[Entry], shows: Shows) -> ExitCode:
-    """Take part until the first node releases the folder, whose plan is the file ``mark``. Only the first node reports.
-
-    RunFailedError if the first node does not begin or stops responding. BadRequestError if this node cannot take part.
-    """
+    """Take part until the first node releases the folder. RunFailedError if that node does not begin or respond."""
     folder = follower.folder
     with interruption() as caught, ExitStack() as stack:
 

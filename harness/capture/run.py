@@ -53,10 +53,7 @@ class Capture:
 
 
 def capture(command: Sequence[str], host: Host, timeout_s: float) -> Capture:
-    """Run the command with stand-ins first on PATH, at most ``timeout_s`` seconds. BadRequestError: it does not start.
-
-    Everything that it started and that still runs then is killed, also if this process is interrupted.
-    """
+    """Run the command with stand-ins first on PATH, and kill what still runs. BadRequestError: it does not start."""
     by_path = tuple(_called_by_path(command))
     with (
         tempfile.TemporaryDirectory(prefix="mbr-perf-") as made,

@@ -90,10 +90,7 @@ _HOST_MEMORY = re.compile(r"oom[-_]kill event|task \d+: Out Of Memory|\bOut Of M
 
 
 def collect_ended(job: JobRecord, submitted: SubmittedRecord, state: JobState, why: str = "") -> None:
-    """Commit the due run of an ended job. Drop the runs that never started.
-
-    ``why``: replaces the cluster's state if mbr-perf ended the job. A record that appears meanwhile stays.
-    """
+    """Commit the due run of an ended job; drop those that never started. ``why``: if mbr-perf ended it."""
     runs = runs_of(job)
     if runs.due is not None and not is_committed(runs.due):
         record = _lost_run(job, submitted, runs.due, state, why or begun_again(job, state))
@@ -196,10 +193,7 @@ def log_ends(job: JobRecord) -> Iterator[str]:
 
 
 def before_python(job: JobRecord) -> str:
-    """Return the last three lines, cut to 200 characters each, of a job that ended before its first node started.
-
-    Empty if a node did start, or if the job printed nothing.
-    """
+    """Return the last lines of a job that ended before its first node started; else empty."""
     if attempt_files(Path(job.job_dir)):
         return ""
     lines = [line.strip() for text in log_ends(job) for line in text.splitlines()]

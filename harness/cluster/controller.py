@@ -35,10 +35,7 @@ class Answer:
 
 
 class Controller(ABC):
-    """The cluster that this shell reaches. ``look_after_s``: the pauses after submissions that nobody answered.
-
-    ``ignored``: variables of the shell that would change a job, and that mbr-perf does not hand on.
-    """
+    """The cluster that this shell reaches. ``ignored``: variables of the shell that it does not hand on."""
 
     cluster: ClassVar[str]
     unreached: ClassVar[re.Pattern[str]]
@@ -70,10 +67,7 @@ class Controller(ABC):
         """Ask the cluster what it makes of a job. Nothing is queued, and no file is read."""
 
     def require_options(self, job: ClusterJob) -> None:
-        """Raise BadRequestError if the cluster cannot be asked from here, or refuses an option of the job.
-
-        Other objections to this job say nothing of others with the same options.
-        """
+        """Raise BadRequestError if the cluster cannot be asked from here, or refuses an option of the job."""
         answer = self.tested(job)
         if answer.code != 0 and self.wrong_option.search(answer.err):
             raise self._refusal(job, answer, "nothing was submitted")

@@ -32,10 +32,7 @@ _UNREACHABLE_S = 1800.0  # beyond the job's time limit
 
 @dataclass
 class Watched:
-    """One job to wait for. ``state``: the latest. ``queued_before_s``: from submission until the wait began.
-
-    The other times are clock readings at which something was first seen.
-    """
+    """One job to wait for. ``queued_before_s``: before the wait. Other times: when something was first seen."""
 
     job: JobRecord
     submitted: SubmittedRecord
@@ -78,10 +75,7 @@ def wait_for(
     *,
     timeout_s: float | None = None,
 ) -> Waited:
-    """Wait until every job is collected: the job committed its runs, or this process did after the job ended.
-
-    A signal ends the wait, not the jobs. RunFailedError if the cluster is unreachable long after a job must have ended.
-    """
+    """Wait until every job is collected; a signal ends the wait. RunFailedError if the cluster stays unreachable."""
     began, left = time.monotonic(), list(jobs)
     with closing(display), interruption() as caught:
         while left:

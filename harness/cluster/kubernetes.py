@@ -47,10 +47,7 @@ class Kubernetes(Controller):
         return None if self.gone in answer.err else answer
 
     def state(self, job: SubmittedRecord) -> JobState:
-        """Read the conditions of the TrainJob; also what its pods wait for, or why the first of them ended early.
-
-        A deleted TrainJob is gone at once. Its pods run on until they have written what they measured.
-        """
+        """Read the conditions of the TrainJob, and what its pods wait for, or why the first of them ended early."""
         answer = self._get(f"{self._jobs}/{job.job_id}", job)
         if self.gone in answer.err:
             answer = self._ask_for_pods(job)

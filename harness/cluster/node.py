@@ -41,10 +41,7 @@ from harness.records.strict_json import read_document
 
 @dataclass(frozen=True)
 class Place:
-    """Read from the cluster's variables. ``restart_count``: how often the cluster began the job again.
-
-    ``nodes``: all nodes of the job; on Kubernetes only this one.
-    """
+    """Read from the cluster's variables. ``nodes``: all nodes of the job; on Kubernetes only this one."""
 
     job_id: str
     restart_count: int

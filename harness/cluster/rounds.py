@@ -195,10 +195,7 @@ def entry_job(batch: Batch[Entry], due: Sequence[DueRun[Entry]], options: JobOpt
 
 
 def elsewhere(asked: JobRequest, nodes: str, controller: Controller, host: Host) -> JobRequest:
-    """Return the job without ``nodes``: a slow node cannot confirm what it caused.
-
-    With them, if Slurm has no others for it. Kubernetes itself takes them if it has no others free.
-    """
+    """Return the job without ``nodes``, which cannot confirm what they caused; with them if there are no others."""
     without = replace(asked, options=asked.options.model_copy(update={"exclude": nodes}))
     is_possible = controller.tested(without.checked(host)).code == 0
     where = "other nodes than" if asked.options.serves_nodes else "other nodes, if any are free, than"

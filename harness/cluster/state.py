@@ -56,10 +56,7 @@ _NOTHING = frozenset({"", "(null)", "None", "N/A", "None assigned"})
 
 
 class JobState(Shown):
-    """The state of a job. ``state``: the cluster's own word; ``detail`` e.g. ``by 1000``. ``source``: who said so.
-
-    ``reason``: why it waits or why it ended, in the cluster's word.
-    """
+    """The state of a job. ``state`` and ``reason``: the cluster's words. ``source``: who said so."""
 
     kind: Kind
     state: str

@@ -42,10 +42,7 @@ from harness.units import command_text, utc_now
 
 @dataclass(frozen=True, kw_only=True)
 class JobRequest:
-    """A job without a folder. ``label``: names folder and job; ``subject`` None: the job's own folder.
-
-    ``specs``: the experiments, for the needed nodes. ``results``: the folder of jobs, absolute because nodes read it.
-    """
+    """A job without a folder. ``label``: names folder and job; ``subject`` None: the job's own folder."""
 
     what: Literal["run", "sweep", "nightly"]
     label: str
@@ -93,10 +90,7 @@ def hand_over(
     judge: Callable[[JobRecord], ExitCode],
     again: str = "",
 ) -> ExitCode:
-    """Make the job's folder and files and submit it. Wait for it and judge it, unless the request says not to.
-
-    ``again``: what to do if the cluster refuses the job, if that is not in the refusal.
-    """
+    """Submit a job in a new folder, wait and judge, unless asked not to. ``again``: what to do if it is refused."""
     controller = controller_of(cluster.options, host.shell)
     if controller.ignored:
         names = ", ".join(controller.ignored)
@@ -120,10 +114,7 @@ def hand_over(
 
 
 def require_accepted(asked: JobRequest, cluster: ClusterRequest, host: Host) -> None:
-    """Raise BadRequestError for a job that its file cannot hold, or that Kubernetes refuses in a dry run.
-
-    sbatch tests a job as it submits it.
-    """
+    """Raise BadRequestError for a job that its file cannot hold, or that Kubernetes refuses in a dry run."""
     job = asked.checked(host)
     if cluster.submit and not cluster.options.serves_nodes:
         controller_of(cluster.options, host.shell).require_options(job)
@@ -144,10 +135,7 @@ def require_gpu_named(gpu: str) -> None:
 
 
 def prepare(record: JobRecord, host: Host) -> ClusterJob:
-    """Write ``job.json`` and the file to submit into the job's existing folder. Submits nothing.
-
-    One BadRequestError for all values that these files cannot hold.
-    """
+    """Write ``job.json`` and the file to submit. One BadRequestError for all values that they cannot hold."""
     job = cluster_job(record, host)
     write_once(Path(record.job_dir) / JOB, job_text(record))
     # Variables of the shell may hold bytes that are not UTF-8. They stay as they are.
@@ -161,10 +149,7 @@ def submit(job: ClusterJob, controller: Controller) -> SubmittedRecord:
 
 
 def found_again(job: ClusterJob, controller: Controller) -> SubmittedRecord | None:
-    """Find a job that the cluster accepted without confirming it, and record it as submitted.
-
-    None if there is no such job. RunFailedError if the cluster does not answer.
-    """
+    """Find and record a job that was accepted unconfirmed; None without. RunFailedError if nobody answers."""
     found = controller.find(job, utc_now())
     if isinstance(found, Answer):
         problem = f"{controller.cluster} does not report whether the job is queued: {found.err.strip()}"

@@ -27,10 +27,7 @@ class RunRow(Shown):
 
 
 class JobDocument(Document):
-    """``mbr-perf jobs status --json``. ``job_id`` is null if the job is not submitted.
-
-    ``cluster_state``: as last asked, empty if every run is committed, so that it does not matter.
-    """
+    """``mbr-perf jobs status --json``. ``job_id`` is null if not submitted; ``cluster_state``: as last asked."""
 
     job_dir: str
     what: Literal["run", "sweep", "nightly"]

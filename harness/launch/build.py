@@ -60,10 +60,7 @@ def find_build(option: str, text: str, host: Host) -> Build:
 
 
 def require_same_build(option: str, then: Build, host: Host, what: str, resume: str) -> None:
-    """Raise BadRequestError if the environment of a resumed batch is gone, is this one, or has other software.
-
-    ``what``: the environment's part in the batch, and ``resume`` the remedy, if it is this one.
-    """
+    """Raise BadRequestError if the environment of a resumed batch is gone, is this one, or has other software."""
     try:
         now = find_build(option, then.python, host).software
     except NoOldBuildError as error:

@@ -31,10 +31,7 @@ class Interruption:
 
 @contextmanager
 def interruption() -> Iterator[Interruption]:
-    """Catch SIGINT, SIGTERM and SIGHUP inside the block; the former handlers come back after it.
-
-    Python allows handlers in the main thread only; elsewhere the block runs without them.
-    """
+    """Catch SIGINT, SIGTERM and SIGHUP inside the block, in the main thread; the former handlers come back."""
     caught = Interruption()
     outer = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
     if isinstance(outer, Interruption):  # a signal that came just before belongs to this block as well
@@ -60,10 +57,7 @@ def _handled(numbers: Iterable[signal.Signals], by: Interruption) -> Iterator[No
 
 @contextmanager
 def signals_raised(error: Callable[[int], BaseException]) -> Iterator[None]:
-    """Raise ``error(number)`` inside the block on the first SIGTERM or SIGHUP; a further one is ignored.
-
-    The former handlers come back after it. As with :func:`interruption`, only the main thread has handlers.
-    """
+    """Raise ``error(number)`` inside the block on the first SIGTERM or SIGHUP; a further one is ignored."""
 
     class Raising(Interruption):
         def receive(self, number: int, _frame: FrameType | None = None) -> None:
@@ -115,11 +109,7 @@ class Crew:
                 os.close(handle)
 
     def show_stacks(self) -> None:
-        """Make every descendant with a handler write its stacks to its log, and wait for that.
-
-        A process in uninterruptible sleep (state D) does not receive the signal. The wait therefore ends after
-        :data:`RECEIVE_S`.
-        """
+        """Make every descendant with a handler write its stacks to its log. One in state D does not get the signal."""
         self.look()
         asked = [p for p in self._known if catches(p, signal.SIGUSR1) and send(p, signal.SIGUSR1)]
         deadline = time.monotonic() + RECEIVE_S

@@ -177,10 +177,7 @@ LATE_REMEDY = "check the file system that the environment is on, and the load of
 
 
 def output_of(command: Sequence[str], timeout_s: float, env: Mapping[str, str], text: bytes = b"") -> tuple[bytes, str]:
-    """Return what a short process prints, and why that is not its whole answer; empty if it ended well.
-
-    The reason begins with ``LATE`` if the time was over.
-    """
+    """Return what a short process prints, and why that is not all (``LATE`` if the time was over); else empty."""
     env = {**env, **SAFE_PATH}
     try:
         done = subprocess.run(command, env=env, input=text, capture_output=True, timeout=timeout_s, check=False)

@@ -157,10 +157,7 @@ def verdict(agent: AgentRecord | None, exit_code: int, unreadable: str) -> Launc
 
 
 def first_failure(agent: AgentRecord) -> RankExit | None:
-    """Return the rank that most likely failed first: killed by a signal, then failed, then torchrun's own guess.
-
-    torchrun ends the others with SIGTERM, and its time stamps are whole seconds, so its order is not reliable.
-    """
+    """Return the rank that most likely failed first: killed by a signal, then failed, then torchrun's own guess."""
 
     def weight(rank_exit: RankExit) -> tuple[int, bool, int]:
         kind = 2 if rank_exit.signal == "SIGTERM" else 0 if rank_exit.signal else 1

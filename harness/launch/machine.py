@@ -23,10 +23,7 @@ def _version(package: str) -> str | None:
 
 
 def installed_software() -> Software:
-    """Return versions from package metadata, without importing the packages; the GPU type is left open.
-
-    Apex only matters together with transformer-engine, so it is looked up only then.
-    """
+    """Return versions from package metadata; Apex only beside transformer-engine. The GPU type is left open."""
     transformer_engine = _version("transformer-engine")
     return Software(
         megatron_core=_version("megatron-core"),
@@ -73,10 +70,7 @@ def unsure_of(found: Detection) -> str:
 
 
 def settled_gpu(host: Host) -> tuple[str, str]:
-    """Return the GPU type that NVML names, else cpu, and the reason in one line.
-
-    BadRequestError for an unknown GPU, for GPUs of several types, and for GPUs that do not answer.
-    """
+    """Return the GPU type that NVML names, else cpu, and why. BadRequestError for an unknown GPU, or several types."""
     found = detect_gpus(host)
     names = sorted({gpu.name for gpu in found.gpus if gpu.name})
     unsure = unsure_of(found)

@@ -94,10 +94,7 @@ class LaunchRequest:
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """Ranks of one node under torchrun. ``worker``: the script part of torchrun's command line.
-
-    ``num_steps`` serves the estimate of the remaining time.
-    """
+    """Ranks of one node under torchrun. ``worker``: the script part of torchrun's command line."""
 
     run_dir: Path
     python: str

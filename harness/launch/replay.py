@@ -78,10 +78,7 @@ LAUNCHERS: dict[str, Callable[[LaunchRequest], Plan]] = {"torchrun": build_plan,
 
 
 def execute(plan: Plan, *, on_progress: "OnProgress", parents: "WarmParents | None" = None) -> LaunchOutcome:
-    """Run the plan to its end. BadRequestError: a damaged recorded run. RunFailedError: it could not be started.
-
-    ``parents``: start it from a process that has imported everything before.
-    """
+    """Run the plan to its end. BadRequestError: a damaged recorded run. RunFailedError: it could not be started."""
     match plan:
         case LaunchPlan():
             from harness.launch.supervise import supervise  # 10 ms that no plan needs

@@ -16,10 +16,7 @@ _BRIDGE_SINCE = "0.3.0"  # the first release with callbacks
 
 
 def bridge_version(host: Host) -> str:
-    """Return the version of Megatron-Bridge that ranks of this Python will import, without importing it.
-
-    BadRequestError if there is none, or one without callbacks.
-    """
+    """Return the version of the installed Megatron-Bridge. BadRequestError if there is none with callbacks."""
     found = find_spec("megatron.bridge") if find_spec("megatron") else None
     folders = list(found.submodule_search_locations or ()) if found else []
     if not folders:
@@ -37,10 +34,7 @@ def bridge_version(host: Host) -> str:
 
 
 def require_machine(spec: ExperimentSpec, host: Host, num_local_ranks: int, planned: Software | None = None) -> None:
-    """Raise BadRequestError unless ranks of ``spec`` can start here: with packages, and a GPU of that type per rank.
-
-    ``planned``: the versions that the run was judged for, if any.
-    """
+    """Raise BadRequestError unless ranks can start here. ``planned``: the versions that the run was judged for."""
     missing = [name for name, module in (("torch", "torch"), ("megatron-core", "megatron")) if not find_spec(module)]
     if missing:
         raise BadRequestError(f"{' and '.join(missing)} not installed in {host.python}", remedy=TRAIN_EXTRA)

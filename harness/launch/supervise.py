@@ -48,10 +48,7 @@ SAMPLING_POLL_S = 0.02
 
 @contextmanager
 def sampling(plan: LaunchPlan, caught: Interruption) -> Iterator[Callable[[], str | None]]:
-    """Run the sampler around the ranks: they start after its first look, so that what it saw then is not theirs.
-
-    Yields a function that ends the sampler and says why it did not watch the GPUs to the end; None where it did.
-    """
+    """Run the sampler around the ranks. Yields what ends it and says why it stopped early; None if it did not."""
     if plan.sampler is None or plan.sampler_file is None:
         yield lambda: None
         return

@@ -176,10 +176,7 @@ def start_process(
     more: Mapping[str, str] = MappingProxyType({}),
     pass_fds: tuple[int, ...] = (),
 ) -> subprocess.Popen[bytes]:
-    """Start in a session of its own: Ctrl-C then reaches only the harness, which stops the process in order.
-
-    ``more``: variables beside those of the plan.
-    """
+    """Start in a session of its own: Ctrl-C reaches only the harness. ``more``: further variables."""
     with open_log(log) as output:
         return subprocess.Popen(
             argv,
@@ -196,10 +193,7 @@ def start_process(
 def start_agent(
     plan: LaunchPlan, caught: Interruption, parents: WarmParents | None
 ) -> tuple[Agent, tuple[str, ...]] | None:
-    """Start from a warm parent if possible, else afresh; None if the user interrupted the wait for a warm parent.
-
-    Also return notes on how it was started.
-    """
+    """Start from a warm parent if possible, else afresh, with notes; None if the user interrupted the wait."""
     if parents is None:
         return start_process(plan, plan.argv, plan.launcher_log), ()
     try:

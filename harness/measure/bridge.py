@@ -26,10 +26,7 @@ _GPUS_IN_NAME = re.compile(r"_(\d+)gpus?_")
 
 
 def resolve_for_bridge(asked: Request, host: Host) -> Resolved:
-    """Resolve the request. Its engine then has Bridge's version and the settings that options replace.
-
-    BadRequestError if Bridge is not installed, or if the request is wrong.
-    """
+    """Resolve the request. BadRequestError if Bridge is not installed, or if the request is wrong."""
     version = bridge_version(host)
     resolved = resolve(_with_config_file(asked, version, host))
     engine = resolved.spec.engine
@@ -43,10 +40,7 @@ def resolve_for_bridge(asked: Request, host: Host) -> Resolved:
 
 
 def _with_config_file(asked: Request, version: str, host: Host) -> Request:
-    """Return the request with a file of its configuration: for a recipe function, the file that Bridge writes for it.
-
-    BadRequestError if Bridge does not know the function, or cannot build the configuration.
-    """
+    """Return the request with the file that Bridge writes for its recipe function, if it has one."""
     asked = asked if asked.source else _for_function_of_point(asked)
     source = asked.source
     if source is None or source.kind != "bridge_recipe":
@@ -63,10 +57,7 @@ def _with_config_file(asked: Request, version: str, host: Host) -> Request:
 
 
 def _for_function_of_point(asked: Request) -> Request:
-    """Return the request for the recipe function that the asked point is from, with the point's environment.
-
-    The function decides task and precision. BadRequestError if the point is from none.
-    """
+    """Return the request for the recipe function that its point is from. BadRequestError if it is from none."""
     choice = choose_point(recipe_of(asked), asked)
     found = _FUNCTION.search(choice.point.key.source)
     if found is None:
@@ -95,10 +86,7 @@ def _write_config(function: str, num_gpus: int, path: Path, python: str, shell: 
 
 
 def keep_config(engine: BridgeEngine, run_dir: Path) -> None:
-    """Copy the configuration into the run folder, from where the ranks read it.
-
-    BadRequestError if the file is gone, or differs from the one that the run was planned with.
-    """
+    """Copy the configuration into the run folder. BadRequestError if it changed since the run was planned."""
     with os_errors_reported(f"{engine.config}: cannot be read", "put the file back, or plan again"):
         text = Path(engine.config).read_bytes()
     if hashlib.sha256(text).hexdigest() != engine.config_sha256:

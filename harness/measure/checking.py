@@ -49,10 +49,7 @@ class Question:
 
 
 class Answer(Frozen):
-    """The output of ``harness.engine.config_probe``: ``kind``, ``text`` and ``place`` of the exception unless accepted.
-
-    ``problem``: why there is no answer.
-    """
+    """The output of ``harness.engine.config_probe``. ``problem``: why there is no answer."""
 
     accepted: bool = False
     problem: str = ""
@@ -71,10 +68,7 @@ def megatron_finding(
     *,
     timeout_s: float = TIMEOUT_S,
 ) -> Finding:
-    """Return the answer of the real `TransformerConfig` to ``spec`` under the ranks' variables ``env``.
-
-    An error if it refuses, else a note. Also a note if it is not installed, hangs or crashes.
-    """
+    """Return the answer of the real `TransformerConfig`: an error if it refuses, else a note."""
     return megatron_findings({0: Question(spec, software, env)}, host, timeout_s=timeout_s)[0]
 
 

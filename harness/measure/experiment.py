@@ -40,10 +40,7 @@ class Display:
     explain: bool = False
 
     def plan(self, understood: Understood, prediction: KeptPrediction, plan: Plan | ClusterJob | None = None) -> None:
-        """Show a dry run: the plan, the settings, the effect of recompute, and the prediction.
-
-        ``plan``: if it is not this node's launch.
-        """
+        """Show a dry run: the settings, the prediction, and the ``plan``, if it is not this node's launch."""
         plan = plan or understood.plan
         if self.as_json:
             from harness.measure.values import run_plan_document
@@ -96,10 +93,7 @@ class Display:
 
 
 def require_megatron(understood: Understood, plan: LaunchPlan) -> None:
-    """Raise if the installed megatron-core refuses the configuration, before GPUs are taken.
-
-    Not asked for CPU runs, nor where Megatron-Bridge makes its own configuration.
-    """
+    """Raise if megatron-core refuses the configuration. Not asked for CPU runs, nor for Bridge's loop."""
     if understood.spec.gpu_type.is_cpu or understood.spec.engine is not None:
         return
     finding = megatron_finding(understood.spec, understood.software, understood.host, plan.variables)

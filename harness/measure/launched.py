@@ -31,10 +31,7 @@ _POLL_S = 0.2
 
 
 def wait_for_other_nodes(run_dir: Path, nodes: Nodes, patience_s: float = PATIENCE_S) -> tuple[str, ...]:
-    """Wait until every other node has written its outcome, its last file. Return notes on nodes that did not.
-
-    A shared file system may show files late, and samplers of other nodes write for some seconds after their ranks.
-    """
+    """Wait for the outcome, the last file, of every other node. Return notes on nodes that wrote none."""
     others = [rank for rank in range(nodes.nnodes) if rank != nodes.node_rank]
     outcomes = {rank: outcome_of_node(run_dir, rank) for rank in others}
     deadline = time.monotonic() + patience_s

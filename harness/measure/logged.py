@@ -54,10 +54,7 @@ class Logged:
 
 
 def logged_arguments(logs: Sequence[str]) -> Logged | None:
-    """Return the arguments at the head of a job's logs; None without any.
-
-    None also for standard input and pipes, which can be read only once.
-    """
+    """Return the arguments at the head of a job's logs; None without any, and for what can be read only once."""
     if any(map(is_stream, logs)):
         return None
     found: Arguments | None = None

@@ -193,10 +193,7 @@ def limits_of(specs: Iterable[ExperimentSpec | None], margin: float) -> list[Lim
 
 
 def misfit_line(record: PredictionRecord | None, spec: ExperimentSpec) -> str:
-    """Return a warning if the least that a rank needs exceeds what it may use, else empty.
-
-    The least is the lower bound of the prediction. Without a prediction it is a part of weights and states.
-    """
+    """Return a warning if the least that a rank needs exceeds what it may use, else empty."""
     limits = limits_for(spec) if spec.is_described else None
     if limits is None or limits.budget_bytes is None:
         return ""
@@ -210,10 +207,7 @@ def misfit_line(record: PredictionRecord | None, spec: ExperimentSpec) -> str:
 
 
 def constants_for(gpu: str, results: Path | None = None) -> Constants:
-    """The calibrated constants of a GPU type, else the built-in ones with the reason why a kept file is not used.
-
-    BadRequestError for a file that cannot be read.
-    """
+    """Return the calibrated constants of a GPU type, else the built-in ones. BadRequestError for a broken file."""
     path = calibration_path(gpu, results)
     if not path.exists():
         return BUILT_IN

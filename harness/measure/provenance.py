@@ -23,10 +23,7 @@ Began = tuple[str, float]
 def provenance(
     began: Began, plan: Plan | None, ranks: tuple[RankRecord, ...], nodes: tuple[NodeSample, ...], host: Host
 ) -> Provenance:
-    """Facts of a run. Versions and devices are those of rank 0.
-
-    ``plan`` None: nothing was started.
-    """
+    """Facts of a run. Versions and devices are those of rank 0. ``plan`` None: nothing was started."""
     first, checkout = next((rank for rank in ranks if rank.device), None), checkout_dir()
     return Provenance(
         started_at=began[0],

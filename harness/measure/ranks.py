@@ -77,10 +77,7 @@ def suspicions(
 
 
 def doubts(nodes: Iterable[NodeSample], ranks: tuple[RankRecord, ...]) -> tuple[str, ...]:
-    """Reasons not to trust the timing of a run: slow clocks, other processes on its GPUs, GPUs without samples.
-
-    ``ranks`` include their clocks. GPUs of the node without a rank do not matter.
-    """
+    """Reasons not to trust the timing of a run: slow clocks, other processes on its GPUs, GPUs without samples."""
     own = {bare_uuid(rank.device.uuid): rank for rank in ranks if rank.device and rank.device.uuid}
     found: list[str] = []
     for node in nodes:
@@ -160,10 +157,7 @@ def _as_built(ranks: tuple[RankRecord, ...]) -> dict[str, Any]:
 
 
 def built_otherwise(expected: EffectiveRecompute, ranks: tuple[RankRecord, ...]) -> str | None:
-    """Return a sentence if the built layers do not recompute as expected, or if a finished rank did not read them back.
-
-    None for a run that failed before every rank had built its layers: its failure explains more.
-    """
+    """Return a sentence if a finished run's layers do not recompute as expected, or were not read back."""
     unread = [rank.rank for rank in ranks if rank.recompute is None]
     if unread:
         if not all(rank.finished for rank in ranks):

@@ -27,10 +27,7 @@ from harness.resolve.resolve import Resolved, on_gpu_point, resolve
 
 @dataclass(frozen=True, kw_only=True)
 class RunRequest:
-    """The experiment, how to launch it, and how to judge it. The machine settles an empty ``asked.gpu``.
-
-    ``starts``: mbr-perf starts the job. It starts none that `plan`, `check` and `diagnose` read from a file.
-    """
+    """An experiment, its launch and its judging. ``starts``: mbr-perf starts the job; `plan` and `check` start none."""
 
     asked: Request
     starts: bool = False
@@ -76,10 +73,7 @@ class Understood(Settled):
 
 
 def understand(request: RunRequest, host: Host, run_dir: Path, *, dryrun: bool = False) -> Understood:
-    """Resolve the request, settle what the machine decides, apply the rules, and plan. Starts and writes nothing.
-
-    ``dryrun``: fills in missing nodes. BadRequestError with all problems.
-    """
+    """Resolve, settle, apply the rules, and plan. ``dryrun`` fills in nodes. BadRequestError with all problems."""
     settled = settle(replace(request, starts=True), host, takes_secrets=True)
     spec, problems, launcher = settled.spec, Problems(), request.launch.launcher
     problems.found += [*settled.secrets, *launcher_problems(request.launch)]
@@ -151,10 +145,7 @@ def _with_layers(settled: Settled) -> Settled:
 
 
 def _on_assumed_gpu(asked: Request, host: Host) -> tuple[Request, dict[str, str], tuple[str]]:
-    """Return the request for the GPU of the job's log, else of this machine, else of the recipe's only GPU point.
-
-    Also the options that this point provides, and a note that says what is assumed.
-    """
+    """Return the request for the GPU of its log, this machine or its only GPU point, that point's options, a note."""
     logs = [asked.source.path] if asked.source is not None and asked.source.kind == "megatron_args" else []
     gpu, note = assumed_gpu(logs, host)
     return _on_gpu_point(asked) if gpu == "cpu" else (replace(asked, gpu=gpu), {}, (note,))

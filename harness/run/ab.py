@@ -50,10 +50,7 @@ def run_ab(
 
 
 def ab_request(text: str, sweep: SweepRequest, host: Host) -> SweepRequest:
-    """Return the sweep of A and B. Prunes nothing, because only one of them may run out of memory.
-
-    BadRequestError for several values, for a setting that cannot be varied, and for a B equal to A.
-    """
+    """Return the sweep of A and B. BadRequestError for a setting that cannot be varied, or a B equal to A."""
     problems = Problems()
     axis = problems.tried(lambda: _axis(text))
     settled = problems.having(problems.tried(lambda: settle(sweep.run_request(sweep.asked), host)))

@@ -130,10 +130,7 @@ def sweep_request(
     judge: JudgeOptions,
     launch: LocalLaunchOptions,
 ) -> "SweepRequest":
-    """Return all of `mbr-perf sweep` as one value; the command line overrides the file.
-
-    BadRequestError for an unreadable file or ``--over``, and without a recipe.
-    """
+    """Return all of `mbr-perf sweep` as one value. BadRequestError for an unreadable file or axis, or no recipe."""
     from harness.cli.requests import batch_launch, experiment_request, read, require_job
     from harness.records.gating import GateOptions
     from harness.resolve.sweep_file import laid_over, read_sweep_file, request_of

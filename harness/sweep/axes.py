@@ -28,10 +28,7 @@ _READ: dict[type[int | float | str], str] = {int: "a whole number", float: "a nu
 
 @dataclass(frozen=True)
 class SweptAxis:
-    """One axis. ``name`` appears in the names of cells; ``target``: an option, ``env.NAME`` or ``section.field``.
-
-    The value ``auto`` of ``recompute`` stands for every setting that differs in effect.
-    """
+    """One axis. ``name`` appears in the names of cells; ``target``: an option, ``env.NAME`` or ``section.field``."""
 
     name: str
     target: str
@@ -114,10 +111,7 @@ class AskedCell:
 
 @dataclass(frozen=True)
 class Expansion:
-    """How axes become cells of one request. ``control``: values of its cell, by axis.
-
-    ``every_setting``: returns the recompute settings of a request that differ in effect, for `auto`.
-    """
+    """How axes become cells of one request. ``control``: its values. ``every_setting``: those of `auto`."""
 
     asked: Request
     axes: tuple[SweptAxis, ...]
@@ -125,10 +119,7 @@ class Expansion:
     every_setting: Callable[[Request], tuple[str, ...]]
 
     def cells(self, *, grid: bool) -> tuple[AskedCell, ...]:
-        """Return the control first, then the others in the order of axes and values, each once.
-
-        BadRequestError for more than ``MOST_CELLS`` cells.
-        """
+        """Return the control first, then the others, each once. BadRequestError for more than ``MOST_CELLS`` cells."""
         sizes = [len(axis.values) for axis in self.axes]
         if (count := prod(sizes) if grid else sum(sizes)) > MOST_CELLS:
             remedy = (

@@ -54,10 +54,7 @@ _TIME, _MEMORY = "step_time_s", "peak_allocated_bytes"
 
 
 def measured(cell: CellData, reference: ExperimentSpec | None, first: RunRecord | None) -> MeasuredCell:
-    """Return the figures of a cell; all costs are for the tokens per GPU and step of the control, ``reference``.
-
-    ``first``: all runs must be from the machine of this run.
-    """
+    """Return a cell's figures, for the tokens of ``reference``. ``first``: the run whose machine all must have."""
     status, reason = status_of(cell)
     runs = tuple(run for run in cell.runs if run.status == "ok")
     each = [derive(run) for run in runs]
@@ -77,10 +74,7 @@ def measured(cell: CellData, reference: ExperimentSpec | None, first: RunRecord 
 
 
 def judged(cell: MeasuredCell, control: MeasuredCell, margin: float, gate: GateOptions) -> CellVerdict:
-    """Return the verdict of a cell, without the parts that need the other cells.
-
-    ``margin``: the share of memory that stays free. ``gate``: for goldens.
-    """
+    """Return the verdict of a cell, without the parts that need the other cells. ``gate``: for goldens."""
     is_control = cell.name == control.name
     obstacle = "" if is_control else _no_comparison(cell, control)
     versus = None if is_control or obstacle else _versus(cell, control)

@@ -96,10 +96,7 @@ _DEFAULT_GATE = GateOptions()
 
 
 def judge_sweep(data: SweepData, gate: GateOptions = _DEFAULT_GATE) -> SweepVerdict:
-    """Compare every cell with the control, its prediction and its stored golden. The sweep may be unfinished.
-
-    BadRequestError where ``gate`` names a golden that cannot be read.
-    """
+    """Judge a sweep, which may be unfinished. BadRequestError where ``gate`` names a golden that cannot be read."""
     plan = data.plan
     planned = (data.control.planned, *plan.cells)
     reference = next((cell.spec for cell in planned if cell.spec), None)

@@ -54,10 +54,7 @@ def draft(request: SweepRequest, axes: tuple[SweptAxis, ...], host: Host) -> tup
 
 
 def with_twins(drafts: Iterable[CellDraft]) -> tuple[CellDraft, ...]:
-    """Return the drafts; a legal cell that computes the same as an earlier one names it as its twin.
-
-    BadRequestError with all problems when no cell may run.
-    """
+    """Name the twin of each legal cell that computes the same as an earlier one. BadRequestError if no cell may run."""
     settled: list[CellDraft] = []
     first = dict[tuple[object, ...], int]()
     for place, cell in enumerate(drafts):

@@ -61,10 +61,7 @@ REPORT = "report"
 
 
 def write_reports(verdict: SweepVerdict, data: SweepData, folder: Path) -> tuple[Path, ...]:
-    """Write a page, Markdown, JSON and pictures into ``folder``; return the paths in this order.
-
-    Replaces existing files. BadRequestError if they cannot be written.
-    """
+    """Write page, Markdown, JSON and pictures; return their paths. BadRequestError if they cannot be written."""
     drawn = tuple(pictures(verdict))
     origin = origin_of(data)
     with os_errors_reported(f"{folder}: cannot be written", "name another folder"):
@@ -129,10 +126,7 @@ def _exit_code(cell: CellVerdict, gate: GateOptions) -> ExitCode:
 
 
 def report_sweep(sweep: str, out: Path | None, results: Path | None, *, as_json: bool) -> None:
-    """Write the files to ``out`` or the sweep's report folder, and show the table.
-
-    BadRequestError for an unknown sweep, or if the files cannot be written.
-    """
+    """Write the reports and show the table. BadRequestError for an unknown sweep, or if they cannot be written."""
     data = read_sweep(sweep, results, partial(counted_off, narration(), "Reading cells"))
     verdict = judge_sweep(data, data.plan.gate)
     paths = write_reports(verdict, data, out or data.sweep_dir / REPORT)

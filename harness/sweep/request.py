@@ -49,10 +49,7 @@ def read_axes(asked: Iterable[Over]) -> tuple[SweptAxis, ...]:
 
 
 def read_control(text: str, axes: tuple[SweptAxis, ...]) -> dict[str, str]:
-    """Read ``recompute=mlp tp=4``, or a cell's name, ``mlp tp=4``, as values by axis name.
-
-    BadRequestError for an unknown axis of the sweep, or an invalid value.
-    """
+    """Read ``recompute=mlp tp=4``, or a cell's name, ``mlp tp=4``. BadRequestError for an unknown axis."""
     problems, chosen = Problems(), dict[str, str]()
     known = {axis.name: axis for axis in axes}
     for part in _parts(text):

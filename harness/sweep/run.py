@@ -35,10 +35,7 @@ from harness.units import command_text
 
 
 def dry_run_sweep(request: SweepRequest, display: SweepDisplay, cluster: ClusterRequest | None = None) -> None:
-    """Print the cells with their predictions and fates, and the batch file of a job.
-
-    Starts tracers only, writes no results.
-    """
+    """Print the cells with their predictions and fates, and the batch file of a job. Starts tracers only."""
     host = this_host()
     if cluster is None:
         display.plan(plan_sweep(request, host, asks_megatron=False, waits=pass_time))
@@ -54,10 +51,7 @@ def dry_run_sweep(request: SweepRequest, display: SweepDisplay, cluster: Cluster
 
 
 def start_sweep(request: SweepRequest, display: SweepDisplay, *, is_warm: bool) -> ExitCode:
-    """Plan, write the plan down, run. ``is_warm``: runs start from warm parents.
-
-    BadRequestError before anything is started or written.
-    """
+    """Plan, write the plan down, run. BadRequestError before anything is started or written."""
     host = this_host()
     if (gpu := request.asked.gpu.lower()) in GPUS and request.launch.launcher != "replay":
         software_for(gpu, host, must_answer=True)  # else every cell would wait for a driver that does not answer
@@ -145,10 +139,7 @@ def sweep_job(batch: SweepBatch, cluster: ClusterRequest, results: Path) -> JobR
 
 
 def start_sweep_on_cluster(request: SweepRequest, cluster: ClusterRequest, display: SweepDisplay) -> ExitCode:
-    """Plan, write the plan down, submit, and wait and judge unless asked not to.
-
-    BadRequestError before anything is written.
-    """
+    """Plan, write the plan down, submit, wait and judge. BadRequestError before anything is written."""
     host, results = this_host(), results_dir(request.results_dir).absolute()
     plan = _planned(request, host)
     batch = SweepBatch(results / SWEEP_FOLDERS.parent / "SWEEP", host, plan)

@@ -34,10 +34,7 @@ class TradeOff:
 
 
 def trade_off(time: TimeChange | None, memory: MemorySaving | None) -> TradeOff:
-    """Divide time by memory saved; undefined if memory is within noise or the time's interval holds 0.
-
-    The interval is that of the time alone.
-    """
+    """Divide time by memory saved. The interval is that of the time alone."""
     if time is None or memory is None:
         return TradeOff(None, undefined="the time or the memory is not known")
     if memory.saved_bytes <= memory.noise_bytes:
@@ -57,10 +54,7 @@ CellStatus = Literal["ok", "oom", "failed", "pruned", "skipped_inert", "illegal"
 
 
 class Versus(Shown):
-    """A cell against the control. Intervals are 95 %; no figure without a comparison.
-
-    ``time_rescaled``: the two do not train the same tokens per GPU and step, so the cell's time is for the control's.
-    """
+    """A cell against the control. ``time_rescaled``: its time is for the control's tokens per GPU and step."""
 
     time_change: float | None = at("time", "fraction")
     time_change_interval: tuple[float, float] | None = at("time", "interval")
