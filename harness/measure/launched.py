@@ -14,7 +14,7 @@ from harness.launch.replay import ReplayPlan, execute
 from harness.launch.supervise import ended_badly
 from harness.launch.warm import WarmParents
 from harness.measure.bridge import keep_config
-from harness.measure.prediction import KeptPrediction, predicting
+from harness.measure.prediction import KeptPrediction, predicted_first
 from harness.measure.provenance import Began, provenance
 from harness.measure.ranks import read_back, status_of, suspicions
 from harness.measure.understanding import Understood
@@ -67,8 +67,8 @@ def launched(
 ) -> Ran:
     """Launch once and, on the first node, commit the record. The ranks' files stay on disk however the launch ends.
 
-    The run's folder exists and holds no run. ``kept``, ``before_start``: as for `predicting`. ``amended`` completes the
-    record before it is committed. RunFailedError as in :func:`disk_faults_reported`.
+    The run's folder exists and holds no run. ``kept``: the prediction of its plan. ``amended`` completes the record
+    before it is committed. RunFailedError as in :func:`disk_faults_reported`.
     """
     began, run_dir, nodes = (utc_now(), time.monotonic()), understood.launch.run_dir, understood.launch.nodes
     number = f"_node_{nodes.node_rank:03d}" if nodes.node_rank else ""  # nodes share the folder
@@ -79,10 +79,10 @@ def launched(
         write_atomically(run_dir / f"plan{number}.txt", redact(understood.plan.render()))
         if nodes.node_rank == 0:
             claim(run_dir)
-        with predicting(understood, kept, before_start) as predicted:
-            with progress as on_progress:
-                outcome = execute(understood.plan, on_progress=on_progress, parents=parents)
-            made = predicted(outcome.signal)
+        made = predicted_first(understood, kept)
+        before_start(made)
+        with progress as on_progress:
+            outcome = execute(understood.plan, on_progress=on_progress, parents=parents)
         late = wait_for_other_nodes(run_dir, nodes) if nodes.node_rank == 0 else ()
         record = amended(_with_restart(run_dir, _record(understood, run_id, began, outcome, late, made)))
         if nodes.node_rank == 0:

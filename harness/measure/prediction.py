@@ -1,11 +1,8 @@
 """The prediction that a run keeps with its measurement. It is made before the ranks start or while they run."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from threading import Event
 
 from harness.errors import HarnessError
 from harness.experiment.effective import settled_implementation
@@ -35,8 +32,6 @@ from harness.units import counted, first_line, format_bytes, format_seconds, gro
 
 # A run waits at most this long for its prediction.
 _PATIENCE_S = 120.0
-# The ranks have priority over a tracer that runs at the same time.
-_NICENESS = 15
 # The reason in a dry run, which starts no tracer.
 NOT_TRACED = "no trace yet. Run `mbr-perf plan` with the same options once; later dry runs show the prediction"
 
@@ -107,60 +102,20 @@ def predicted_with(
         return KeptPrediction(None, first_line(str(error)))
 
 
-def tracing(host: Host, *, cached_only: bool = False, niceness: int = 0, stop: Event | None = None) -> Tracing:
-    """Return the tracing that a run waits for. ``niceness`` and ``stop``: of a tracer beside the ranks."""
-    return Tracing(
-        host,
-        trace_cache(host.shell),
-        timeout_s=_PATIENCE_S,
-        cached_only=cached_only,
-        niceness=niceness,
-        stop=stop or Event(),
-    )
+def tracing(host: Host, *, cached_only: bool = False) -> Tracing:
+    """Return the tracing that a run waits for."""
+    return Tracing(host, trace_cache(host.shell), timeout_s=_PATIENCE_S, cached_only=cached_only)
 
 
-@contextmanager
-def predicting(
-    understood: Understood,
-    kept: KeptPrediction | None = None,
-    before_start: Callable[[KeptPrediction], None] = lambda _: None,
-) -> Iterator[Callable[[int | None], KeptPrediction]]:
-    """Yield a function that returns the prediction. Call it once, with the signal that ended the ranks, if any.
-
-    ``kept``: of the plan, if it has one. Leaving the block abandons an unfinished prediction. Only the first node
-    predicts. ``before_start`` gets what is known before the block is entered: a prediction from the cache, or on the
-    CPU, where a tracer would take cores from the ranks. On GPUs the tracer runs while the ranks start and train.
-    """
-    spec, software, is_open = understood.spec, understood.software, False
+def predicted_first(understood: Understood, kept: KeptPrediction | None = None) -> KeptPrediction:
+    """Return the prediction of a run before its ranks start, on the first node. ``kept``: of its plan, if any."""
     if kept is not None:
-        ready = kept
-    elif understood.launch.nodes.node_rank > 0:
-        ready = KeptPrediction(None, "only the first node predicts")
-    elif isinstance(understood.plan, ReplayPlan):
-        ready = KeptPrediction(None, "replayed: there is no measurement to compare a prediction with")
-    else:
-        ready = predict_with(tracing(understood.host, cached_only=not spec.gpu_type.is_cpu), spec, software)
-        before_start(ready)
-        is_open = ready.prediction is None and not spec.gpu_type.is_cpu
-    if not is_open:
-        yield lambda _: ready
-        return
-    stop = Event()
-    beside = tracing(understood.host, niceness=_NICENESS, stop=stop)
-    with ThreadPoolExecutor(1) as pool:
-        coming = pool.submit(predict_with, beside, spec, software)
-        try:
-            yield lambda signal: _awaited(coming, signal)
-        finally:
-            stop.set()
-
-
-def _awaited(coming: "Future[KeptPrediction]", signal: int | None) -> KeptPrediction:
-    """An interrupted run does not wait for its prediction. Interrupting the wait keeps the run."""
-    if signal is None or coming.done():
-        with suppress(KeyboardInterrupt):
-            return coming.result()
-    return KeptPrediction(None, "interrupted before the tracer was done")
+        return kept
+    if understood.launch.nodes.node_rank > 0:
+        return KeptPrediction(None, "only the first node predicts")
+    if isinstance(understood.plan, ReplayPlan):
+        return KeptPrediction(None, "replayed: there is no measurement to compare a prediction with")
+    return predict_with(tracing(understood.host), understood.spec, understood.software)
 
 
 def prediction_line(record: PredictionRecord | None, reason: str) -> str:

@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 from math import prod
-from types import UnionType
-from typing import Union, get_args, get_origin, get_type_hints
+from typing import get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
 
 from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
@@ -23,7 +24,6 @@ MOST_CELLS = 1_000  # days of runs; checking so many takes some seconds
 
 _TYPES = get_type_hints(Request)
 _LEAVES = LEAF_OF_OPTION | {"cuda_graph_scope": "cuda_graph.scope", "memory_limit": "measure.memory_limit_bytes"}
-_READ: dict[type[int | float | str], str] = {int: "a whole number", float: "a number", str: "a text"}
 
 
 @dataclass(frozen=True)
@@ -73,17 +73,11 @@ def _without(assignments: tuple[str, ...], name: str) -> tuple[str, ...]:
 
 def typed(option: str, value: str, place: str) -> int | float | str:
     """Convert the text to the type of a Request field. BadRequestError, opened by ``place``, if it does not fit."""
-    annotation = _TYPES[option]
-    kinds = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
-    if value == "none" and option == "virtual_pipeline_model_parallel_size":
-        return value
-    kind = next(kind for kind in _READ if kind in kinds)
     try:
-        return kind(value)
-    except ValueError as error:
-        raise BadRequestError(
-            f"{place}: {value!r} is not {_READ[kind]}", remedy=f"{option} takes {_READ[kind]}"
-        ) from error
+        read: int | float | str = TypeAdapter(_TYPES[option]).validate_strings(value)
+    except ValidationError as error:
+        raise BadRequestError(f"{place}: {value!r} is no value of {option}", remedy=error.errors()[0]["msg"]) from error
+    return read
 
 
 def as_text(value: object) -> str:

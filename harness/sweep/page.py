@@ -1,6 +1,7 @@
-"""A sweep as a page, judged or planned."""
+"""A sweep as a page, judged or planned, and the picture of its cells by memory and throughput."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from operator import gt
 
 from harness.measure.prediction import limits_for, limits_of
 from harness.predict.limits import Limits
@@ -8,7 +9,9 @@ from harness.predict.search import judged
 from harness.records.metrics import BY_NAME
 from harness.records.prediction import PredictionRecord
 from harness.records.sweep import Cell, SweepData, SweepPlan
-from harness.show.figures import ABSENT, figure
+from harness.show import chart as look
+from harness.show.chart import Axis, Plane, Point, front, memory_limit, memory_unit
+from harness.show.figures import ABSENT, figure, format_rate
 from harness.show.page import (
     GAP,
     Block,
@@ -214,3 +217,57 @@ def _planned_runs(plan: SweepPlan) -> str:
     running = sum(cell.fate == "run" for cell in plan.cells)
     repeats = f", {plan.repeats} times each, interleaved" if plan.repeats > 1 else ""
     return f"{running} of {len(plan.cells)} cells run{repeats}; the control is {plan.control}"
+
+
+_BEST, _CONTROL, _FRONT = "use this", "control", "Pareto set"
+_BEATEN, _DOUBTFUL = "beaten by another", "no margin or in doubt"
+_LOOKS = {_BEST: (look.VERMILION, "diamond"), _CONTROL: (look.INK, "triangle"), _FRONT: (look.BLUE, "circle"),
+          _BEATEN: (look.SKY, "square"), _DOUBTFUL: (look.ORANGE, "cross")}  # fmt: skip
+
+
+def pictures(verdict: SweepVerdict) -> Iterator[Picture]:
+    """Yield a point per cell with its number: the worst rank's peak, and tokens at the step time of the Pareto set."""
+    known = [(cell, *figures) for cell in verdict.cells for figures in _figures(cell)]
+    if not known:
+        return
+    unit, scale = memory_unit([size for _, size, _ in known])
+    limits, off = memory_limit(verdict.limits, scale, max(size for _, size, _ in known) / scale)
+    points = [_point(cell, verdict, size / scale, rate) for cell, size, rate in known]
+    line = front(_FRONT, (point for point in points if point.name in verdict.pareto), gt)
+    x, y = Axis(f"Peak allocated at the worst rank ({unit})"), Axis("Throughput (tokens/s/GPU)")
+    chart = Plane(x, y, _LOOKS, tuple(points), line, limits)
+    caption = (
+        "Up and to the left is better. The numbers are those of the table. Vertical lines: from the slowest to the "
+        "fastest repeat. Cells without figures are not shown."
+    )
+    yield Picture("memory_throughput", "Which setting: memory against throughput", caption + off, chart)
+
+
+def _figures(cell: CellVerdict) -> list[tuple[int, float]]:
+    rate = cell.speed.tokens_per_s_per_gpu if cell.speed and cell.status == "ok" else None
+    return [] if rate is None or cell.peak_bytes is None else [(cell.peak_bytes, rate)]
+
+
+def _point(cell: CellVerdict, verdict: SweepVerdict, x: float, rate: float) -> Point:
+    rates = sorted(rate * (cell.cost_s or 0) / cost for cost in cell.costs_s)
+    text = f"{format_bytes(cell.peak_bytes or 0)}, {format_rate(rate)} tok/s"
+    return Point(
+        x,
+        rate,
+        _kind(cell, verdict),
+        f"{cell.index}",
+        cell.name,
+        text,
+        f"{cell.name}: {text}",
+        upwards=(rates[0], rates[-1]) if rates else None,
+    )
+
+
+def _kind(cell: CellVerdict, verdict: SweepVerdict) -> str:
+    if cell.name == verdict.recommendation.cell:
+        return _BEST
+    if cell.is_control:
+        return _CONTROL
+    if cell.doubts or cell.fits is False:
+        return _DOUBTFUL
+    return _FRONT if cell.name in verdict.pareto else _BEATEN

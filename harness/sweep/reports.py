@@ -19,8 +19,7 @@ from harness.show.svg import svg_file
 from harness.show.terminal import narration, show_page, show_stopped
 from harness.sweep.batch import SweepBatch
 from harness.sweep.judge import judge_sweep
-from harness.sweep.page import origin_of, plan_page, summary_lines, sweep_page
-from harness.sweep.pictures import pictures
+from harness.sweep.page import origin_of, pictures, plan_page, summary_lines, sweep_page
 from harness.sweep.values import CellVerdict, SweepPlanDocument, SweepRunDocument, SweepVerdict
 from harness.units import command_text, counted
 

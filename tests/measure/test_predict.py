@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from threading import Event
-from time import monotonic
 
 import pytest
 
@@ -11,7 +10,7 @@ from harness.launch.environment import this_host
 from harness.launch.machine import installed_software
 from harness.launch.plan import Nodes
 from harness.measure.experiment import Display
-from harness.measure.prediction import NOT_TRACED, predict_with, predicting, tracing
+from harness.measure.prediction import NOT_TRACED, predict_with, predicted_first, tracing
 from harness.measure.understanding import RunRequest, understand
 from harness.measure.values import prediction_document
 from harness.predict.tracer import Tracing, trace_cache
@@ -81,43 +80,19 @@ def test_a_tracer_that_cannot_start_fails_no_run(spec, host):
     assert made.reason
 
 
-@pytest.fixture
-def understood(host, tmp_path):
-    """A job for two H100, which this machine need not have to plan it."""
-    asked = Request(model_recipe_name="llama3_8b", gpu="h100", num_gpus=8, num_layers=2, seq_length=2048,
-                    cuda_graph_impl="none")  # fmt: skip
-    return understand(RunRequest(asked=asked), host, tmp_path / "run")
-
-
-@pytest.mark.train
-def test_on_gpus_the_tracer_runs_while_the_ranks_do(understood):
-    with predicting(understood) as prediction:
-        made = prediction(None)
-    assert made.prediction.peak_bytes > 0
-    with predicting(understood) as again:
-        assert again(2) == made  # what is in the cache needs no waiting
-
-
-@pytest.mark.train
-def test_who_interrupts_a_run_does_not_wait_for_its_prediction(understood):
-    began = monotonic()
-    with predicting(understood) as prediction:
-        made = prediction(15)
-    assert (made.prediction, made.reason.startswith("interrupted ")) == (None, True)
-    assert monotonic() - began < 30
-
-
-def test_only_the_first_node_predicts(understood):
+def test_only_the_first_node_predicts(host, tmp_path):
+    asked = Request(model_recipe_name="llama3_8b", gpu="h100", num_gpus=8, num_layers=2)
+    understood = understand(RunRequest(asked=asked), host, tmp_path / "run")
     launch = replace(understood.launch, nodes=Nodes(nnodes=2, node_rank=1, master_addr="node0"))
-    with predicting(replace(understood, launch=launch)) as prediction:
-        assert (prediction(None).prediction, "first node" in prediction(None).reason) == (None, True)
+    made = predicted_first(replace(understood, launch=launch))
+    assert (made.prediction, "first node" in made.reason) == (None, True)
 
 
 @pytest.mark.train
-def test_a_prediction_that_does_not_fit_is_shown_before_the_ranks_start(host, tmp_path, capsys):
+def test_a_prediction_that_does_not_fit_is_a_warning(host, tmp_path, capsys):
     limited = {"memory_limit": 0.01, "max_steps": 5, "eval_time_start_step": 2}
     asked = Request(model_recipe_name="llama3_8b", gpu="cpu", **limited)
-    understood, display = understand(RunRequest(asked=asked), host, tmp_path / "run"), Display()
-    with predicting(understood, None, lambda kept: display.warn_of_misfit(understood, kept)):
-        shown = capsys.readouterr().err
+    understood = understand(RunRequest(asked=asked), host, tmp_path / "run")
+    Display().warn_of_misfit(understood, predicted_first(understood))
+    shown = capsys.readouterr().err
     assert shown.startswith("Warning: ") and " 10.04 MiB, " in shown
