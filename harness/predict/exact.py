@@ -7,7 +7,7 @@ from pathlib import Path
 from threading import Event
 
 import harness
-from harness.errors import BadRequestError, raise_all
+from harness.errors import BadRequestError, RunFailedError, raise_all
 from harness.experiment.effective import Implementation
 from harness.experiment.experiment import CudaGraphSpec, ExperimentSpec
 from harness.experiment.recompute import canonical_text, parse_recompute
@@ -20,7 +20,7 @@ from harness.predict.model_states import Adam
 from harness.predict.search import Plan, Row, Traces
 from harness.predict.stages import Composer
 from harness.predict.trace_cases import source_fingerprint, traceable
-from harness.predict.tracer import in_halves, require_megatron, side_by_side
+from harness.predict.tracer import require_megatron, side_by_side
 from harness.predict.tracer_processes import TracerLateError, TracerProcess
 from harness.records.calibration import Calibration
 from harness.records.trace import ExactFile, ExactRequest, ExactStage
@@ -132,23 +132,15 @@ class ExactTracing:
 
     def _answer(self, request: ExactRequest) -> tuple[list[ExactStage], dict[int, str]]:
         """Return the traced stages, and by pipeline rank why the others are missing."""
-        process = TracerProcess(self.host, self.timeout_s, stop=self.stop)
-        stages: list[ExactStage] = []
-        problems: dict[int, str] = {}
-
-        def run(ranks: tuple[int, ...]) -> None:
-            asked = request.model_copy(update={"pp_ranks": ranks})
-            why = ""
-            try:
-                answer = ExactFile.model_validate_json(process.answer(asked.model_dump_json(), "--exact"))
-            except TracerLateError as late:
-                answer = ExactFile.model_validate_json(late.so_far) if late.so_far else ExactFile()
-                why = f"not traced within {self.timeout_s:g} s"
-            stages.extend(answer.stages)
-            problems.update(dict.fromkeys(ranks, why or answer.refused or ""))
-
-        lost = in_halves(request.pp_ranks, run, self.stop)
-        return stages, problems | {rank: str(error) for rank, error in lost}
+        why = ""
+        try:
+            text = TracerProcess(self.host, self.timeout_s, self.stop).answer(request.model_dump_json(), "--exact")
+        except TracerLateError as late:
+            text, why = late.so_far or b"{}", f"not traced within {self.timeout_s:g} s"
+        except RunFailedError as died:
+            text, why = b"{}", died.message
+        answer = ExactFile.model_validate_json(text)
+        return list(answer.stages), dict.fromkeys(request.pp_ranks, why or answer.refused or "")
 
 
 def named_rows(plan: Plan, names: tuple[str, ...]) -> tuple[Row, ...]:

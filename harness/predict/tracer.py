@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.util import find_spec
@@ -9,10 +10,8 @@ from pathlib import Path
 from threading import Event
 from typing import TypeVar
 
-from pydantic import ValidationError
-
 import harness
-from harness.errors import BadRequestError, RunFailedError
+from harness.errors import BadRequestError
 from harness.experiment.effective import Implementation, settled_implementation
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.software import ASSUMED_MEGATRON_CORE, Software
@@ -24,7 +23,7 @@ from harness.predict.search import Traces
 from harness.predict.shipped_events import find_events
 from harness.predict.shipped_traces import ShippedTraces, find_shipped
 from harness.predict.trace_cases import CachedTrace, TraceCache, tracer_fingerprint
-from harness.predict.tracer_processes import TracerDiedError, TracerProcess, WarmTracers
+from harness.predict.tracer_processes import WarmTracers
 from harness.records.trace import ChunkTrace, TraceCase, TraceFile, TraceRequest, megatron_core_stamps
 
 _REMEDY = f"{TRAIN_EXTRA}; torch for CPU is enough, no GPU is needed"
@@ -43,10 +42,8 @@ def require_megatron(host: Host) -> None:
 
 
 TIMEOUT_S = 900.0
-# A tracer takes two to five seconds of processor time to start, as long as 40 chunks take.
+# With fewer cases for each, a second process does not pay.
 _CASES_PER_PROCESS = 32
-# So often the cases of a tracer that died are traced again in smaller parts: enough to find two of some hundreds.
-_MOST_RESTARTS = 24
 
 
 TraceKind = tuple[Implementation, float]  # the implementation of layers, and the imbalance of routing
@@ -65,7 +62,7 @@ class Tracing:
     ``reads_shipped``: False where the traces that mbr-perf brings are made: with whatever release ``host`` has.
     ``cached_only``: traces that are not cached stay missing. ``niceness``: as for nice(1). Setting ``stop`` ends the
     tracers. ``progress`` is called now and then with the number of finished cases and of all cases.
-    ``warm``: answers requests in place of a new process for each.
+    ``warm``: tracers that go on to the next call; else each call starts its own.
     """
 
     host: Host
@@ -100,26 +97,24 @@ class Tracing:
         """Trace all ``cases``. An ``imbalance`` above 1 adds traces of ranks with so many times their share of tokens.
 
         Only chunks with experts depend on it. BadRequestError where all traces are missing and none can be made,
-        RunFailedError when no tracer answers. Single cases that nothing traced, or that kill the tracer, are refused
-        with the reason, which is not cached.
+        RunFailedError when a tracer dies. Single cases that nothing traced are refused with the reason, which is not
+        cached.
         """
         experts = tuple(case for case in cases if case.has_experts and imbalance > 1)
         even, unevenly = self._cached(cases, 1.0), self._cached(experts, imbalance)
         due, also_due = self._due(cases, even), self._due(experts, unevenly)
-        num_due = len(due) + len(also_due)
+        lost, num_due = dict[str, str](), len(due) + len(also_due)
         if self._source.cannot_trace:
             lost = self._untraceable((*due, *also_due), has_some=bool(even))
-        else:
-            if num_due:
-                self._show(0, num_due)
-            lost = self._add(even, due, implementation, 1.0, lambda done: self._show(done, num_due))
-            lost |= self._add(
-                unevenly, also_due, implementation, imbalance, lambda done: self._show(len(due) + done, num_due)
+        elif num_due:
+            self._show(0, num_due)
+            even |= self._made(due, implementation, 1.0, lambda done: self._show(done, num_due))
+            unevenly |= self._made(
+                also_due, implementation, imbalance, lambda done: self._show(len(due) + done, num_due)
             )
         found = even | unevenly
         refused = {key: trace.refused for key, trace in found.items() if trace.refused}
-        uneven = {key: chunk for key, chunk in _chunks(found).items() if key not in lost}
-        return Traces(_chunks(even), uneven if experts else None, refused | lost, lambda: self._requests)
+        return Traces(_chunks(even), _chunks(found) if experts else None, refused | lost, lambda: self._requests)
 
     def _untraceable(self, due: tuple[TraceCase, ...], *, has_some: bool) -> dict[str, str]:
         """Return why the due cases have no trace, by key. BadRequestError if no case has a trace."""
@@ -147,53 +142,33 @@ class Tracing:
     def _due(self, cases: tuple[TraceCase, ...], have: Mapping[str, CachedTrace]) -> tuple[TraceCase, ...]:
         return () if self.cached_only else tuple(case for case in cases if case.key not in have)
 
-    def _add(
+    def _made(
         self,
-        have: dict[str, CachedTrace],
         due: tuple[TraceCase, ...],
         implementation: Implementation,
         imbalance: float,
         progress: Callable[[int], None],
-    ) -> dict[str, str]:
-        """Trace the due cases and add them to ``have``. Return, by key, why tracers of missing answers died."""
+    ) -> dict[str, CachedTrace]:
+        """Trace the due cases, and keep the traces."""
         if not due:
             return {}
         require_megatron(self.host)
         num = max(1, min(self.host.num_cores, len(due) // _CASES_PER_PROCESS))
-        requests = [
-            TraceRequest(cases=due[i::num], implementation=implementation, imbalance=imbalance) for i in range(num)
-        ]
-        done = [0] * num
+        done, found = [0] * num, dict[str, CachedTrace]()
+        warm = nullcontext(self.warm) if self.warm else WarmTracers(self.host, self.timeout_s, self.stop, self.niceness)
+        with warm as tracers:
 
-        def run(place: int) -> tuple[list[TraceFile], dict[str, RunFailedError]]:
-            def count(num_done: int) -> None:
-                done[place] = num_done
-                progress(sum(done))
+            def ask(place: int) -> bytes:
+                def count(num_done: int) -> None:
+                    done[place] = num_done
+                    progress(sum(done))
 
-            return self._answers(requests[place], count)
+                request = TraceRequest(cases=due[place::num], implementation=implementation, imbalance=imbalance)
+                return tracers.answer(request, count)
 
-        found = side_by_side(run, range(num), num, self.stop)
-        lost = {key: error for _, missing in found for key, error in missing.items()}
-        files = [file for answers, _ in found for file in answers]
-        for file in files:
-            have |= self._kept(file, imbalance)
-        if lost and (not files or self.stop.is_set()):
-            raise next(iter(lost.values()))
-        return {key: str(error) for key, error in lost.items()}
-
-    def _answers(
-        self, request: TraceRequest, progress: Callable[[int], None]
-    ) -> tuple[list[TraceFile], dict[str, RunFailedError]]:
-        """Trace all cases of ``request``. Return the answers, and by key the errors of cases that kill the tracer."""
-        files: list[TraceFile] = []
-
-        def run(cases: tuple[TraceCase, ...]) -> TraceFile:
-            before = sum(len(file.chunks) + len(file.refused) for file in files)
-            files.append(self._run(request.model_copy(update={"cases": cases}), progress, before))
-            return files[-1]
-
-        lost = in_halves(request.cases, run, self.stop)
-        return files, {case.key: error for case, error in lost}
+            for answer in side_by_side(ask, range(num), num, self.stop):
+                found |= self._kept(TraceFile.model_validate_json(answer), imbalance)
+        return found
 
     def _kept(self, answer: TraceFile, imbalance: float) -> dict[str, CachedTrace]:
         about = CachedTrace(megatron_core=answer.megatron_core, torch=answer.torch, stand_in=answer.stand_in)
@@ -203,46 +178,6 @@ class Tracing:
             for key, trace in traces.items():
                 self.cache.write(key, imbalance, trace)
         return traces
-
-    def _run(self, request: TraceRequest, progress: Callable[[int], None], num_before: int) -> TraceFile:
-        def count(num_done: int) -> None:
-            progress(num_before + num_done)
-
-        cold = TracerProcess(self.host, self.timeout_s, self.niceness, self.stop, count)
-        try:
-            answer = self.warm.answer(request, count) if self.warm else cold.answer(request.model_dump_json())
-            return TraceFile.model_validate_json(answer)
-        except ValidationError as error:
-            raise RunFailedError(
-                "the tracer's answer is from another version of mbr-perf",
-                remedy="mbr-perf changed during the run; run the command again",
-            ) from error
-
-
-_Item = TypeVar("_Item")
-
-
-def in_halves(
-    items: tuple[_Item, ...], run: Callable[[tuple[_Item, ...]], object], stop: Event
-) -> list[tuple[_Item, RunFailedError]]:
-    """Run a tracer on ``items``. If it dies, run it on each half, until only the items that kill it are left.
-
-    Returns the items that got no answer, each with the error.
-    """
-    lost: list[tuple[_Item, RunFailedError]] = []
-    due, num_starts = [items], 0
-    while due:
-        some = due.pop()
-        num_starts += 1
-        try:
-            run(some)
-        except RunFailedError as error:
-            died = isinstance(error, TracerDiedError) and not stop.is_set()
-            if died and len(some) > 1 and num_starts <= _MOST_RESTARTS:
-                due += [some[len(some) // 2 :], some[: len(some) // 2]]
-            else:
-                lost += [(item, error) for item in some]
-    return lost
 
 
 @dataclass(frozen=True)

@@ -149,11 +149,9 @@ def test_what_was_not_traced_has_its_reason_and_no_figure(by_hand):
     assert second.composed_bytes > second.optimizer_step_bytes > 0
 
 
-# Traces every stage, but dies when asked for stage 2, and refuses stage 3.
+# Traces every stage but stage 3, which it refuses.
 SCRIPTED = """import json, sys
 ranks = json.load(open(sys.argv[sys.argv.index("--request") + 1]))["pp_ranks"]
-if 2 in ranks:
-    raise TypeError("killed by the test")
 stages = [dict(pp_rank=rank, peak_bytes=7, num_parameters=1, seconds=1.0) for rank in ranks if rank != 3]
 answer = dict(stages=stages, refused="not this one" if 3 in ranks else None)
 open(sys.argv[sys.argv.index("--out") + 1], "w").write(json.dumps(answer))
@@ -176,8 +174,10 @@ def test_a_whole_step_that_takes_too_long_says_so(by_hand, program):
     assert [peak.problem for peak in setting.stages] == ["not traced within 0.2 s"] * 4
 
 
-def test_a_stage_that_kills_the_tracer_takes_no_other_stage_with_it(by_hand, program):
-    setting = _traced_by(SCRIPTED, by_hand, program)
-    assert [peak.pp_rank for peak in setting.stages if peak.exact_bytes is not None] == [0, 1]
-    assert setting.stages[2].problem.endswith("TypeError: killed by the test")
-    assert [peak.problem for peak in setting.stages if peak.pp_rank != 2] == [None, None, "not this one"]
+@pytest.mark.parametrize(("script", "traced", "problem"), [
+    (SCRIPTED, [0, 1, 2], "not this one"), ("raise TypeError('killed by the test')", [], "TypeError: killed by the test")
+])  # fmt: skip
+def test_a_stage_that_is_refused_or_kills_the_tracer_has_the_reason(by_hand, program, script, traced, problem):
+    setting = _traced_by(script, by_hand, program)
+    assert [peak.pp_rank for peak in setting.stages if peak.exact_bytes is not None] == traced
+    assert setting.stages[3].problem.endswith(problem)

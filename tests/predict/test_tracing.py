@@ -1,4 +1,4 @@
-"""Tracer processes and their answers: cases that kill one, answers in threads, and what the cache keeps."""
+"""Tracer processes and their answers: progress, answers in threads, and what the cache keeps."""
 
 import os
 import signal
@@ -8,28 +8,26 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from threading import Event, Timer
 
 import pytest
 
-from harness.errors import RunFailedError
 from harness.launch.environment import this_host
 from harness.predict.trace_cases import CachedTrace, TraceCache, tracer_fingerprint
 from harness.predict.tracer import Tracing, side_by_side
 from harness.records.trace import TraceCase
 from tests.waiting import runs, wait_until
 
-# Declines every case, but for the tracer that is asked for one of `fatal`, which dies and then prints noise.
-SCRIPTED = """import atexit, json, sys
-open(__file__ + ".starts", "a").write(".")
-cases = [case["key"] for case in json.load(open(sys.argv[sys.argv.index("--request") + 1]))["cases"]]
-open(sys.argv[sys.argv.index("--out") + 1].replace(".json", ".done"), "a")
-if set(cases) & set({fatal!r}):
-    atexit.register(print, 'nanobind: leaked 2 types!\\n - leaked type "ir.attr"', file=sys.stderr)
-    raise TypeError("killed by the test")
-answer = {{"megatron_core": "1", "torch": "2", "chunks": {{}}, "refused": dict.fromkeys(cases, "declined"), "seconds": 0.1}}
-open(sys.argv[sys.argv.index("--out") + 1], "w").write(json.dumps(answer))
+# Declines every case, after a note that it is done, and goes on for longer than the harness waits before it looks.
+SCRIPTED = """import json, pathlib, sys, time
+for line in sys.stdin:
+    folder = pathlib.Path(line.strip())
+    cases = [case["key"] for case in json.loads((folder / "request.json").read_text())["cases"]]
+    (folder / "answer.done").write_text("." * len(cases))
+    time.sleep(0.3)
+    answer = {"megatron_core": "1", "torch": "2", "chunks": {}, "refused": dict.fromkeys(cases, "declined"), "seconds": 0.1}
+    (folder / "answer.json").write_text(json.dumps(answer))
+    (folder / "exit").write_text("0")
 """
 
 
@@ -39,68 +37,19 @@ def cases(make_spec):
     return tuple(TraceCase(key=f"k{i}", spec=spec, layer_kind="dense", num_layers=1) for i in range(64))
 
 
-@pytest.fixture
-def tracing(tmp_path, program):
-    """``tracing("k0")``: two tracers, where the tracer that gets k0 dies."""
-
-    def make(*fatal: str) -> Tracing:
-        python = program(SCRIPTED.format(fatal=fatal), sys.executable)
-        host = replace(this_host(), python=python, num_cores=2)
-        return Tracing(host, TraceCache(tmp_path / "traces"), timeout_s=100.0)
-
-    return make
-
-
-@pytest.mark.train
-def test_only_the_cases_that_kill_a_tracer_are_refused_and_they_are_asked_again(tracing, cases):
-    traces = tracing("k0", "k13").traces(cases, "local")
-    assert {key for key, why in traces.refused.items() if "killed by the test" in why} == {"k0", "k13"}
-    others = {case.key for case in cases} - {"k0", "k13"}
-    assert {key for key, why in traces.refused.items() if why == "declined"} == others
-    kept = replace(tracing("k0", "k13"), cached_only=True).traces(cases, "local")
-    assert set(kept.refused) == others
-    again = tracing().traces(cases, "local")
-    assert set(again.refused.values()) == {"declined"}
-
-
-@pytest.mark.train
-def test_when_all_tracers_die_there_is_no_answer(tracing, cases):
-    with pytest.raises(RunFailedError, match=r"\(exit 1\): TypeError: killed by the test$"):
-        tracing(*(case.key for case in cases)).traces(cases, "local")
-
-
-def test_a_tracer_that_dies_before_its_first_case_is_not_started_again(tracing, cases):
-    python = Path(tracing().host.python)
-    python.write_text(python.read_text().replace("cases = ", "import no_such_module\ncases = "))
-    with pytest.raises(RunFailedError, match="no_such_module"):
-        Tracing(replace(this_host(), python=str(python), num_cores=1), None).traces(cases, "local")
-    assert Path(f"{python}.starts").read_text() == "."
-
-
-def test_an_answer_of_another_version_is_no_answer(tracing, cases):
-    python = tracing().host.python
-    Path(python).write_text(Path(python).read_text().replace('"seconds"', '"written_by_a_later_version"'))
-    with pytest.raises(RunFailedError, match="another version"):
-        Tracing(replace(this_host(), python=python, num_cores=1), None).traces(cases, "local")
-
-
-def test_tracers_report_how_many_cases_are_done(tracing, cases, make_spec):
-    """Each of the two notes its 32 cases, and goes on for longer than the harness waits before it looks."""
-    python = Path(tracing().host.python)
-    noted = 'open(sys.argv[sys.argv.index("--out") + 1].replace(".json", ".done"), "w").write("." * len(cases)); import time; time.sleep(0.5)'
-    python.write_text(python.read_text().replace("answer = {", f"{noted}\nanswer = {{"))
-    seen = []
-    counting = Tracing(
-        replace(this_host(), python=str(python), num_cores=2), None, progress=lambda *counts: seen.append(counts)
-    )
+def test_tracers_report_how_many_cases_are_done_and_what_they_decline_is_kept(tmp_path, program, cases, make_spec):
+    seen, host = [], replace(this_host(), python=program(SCRIPTED, sys.executable), num_cores=2)
+    counting = Tracing(host, TraceCache(tmp_path / "traces"), progress=lambda *counts: seen.append(counts))
     counting.traces(cases, "local", imbalance=1.25)  # without experts all tokens are even
     assert seen[-1] == (64, 64)
+    kept = replace(counting, cached_only=True).traces(cases, "local")
+    assert kept.refused == {case.key: "declined" for case in cases}
     seen.clear()
     spec = make_spec()
     experts = {"num_moe_experts": 8, "moe_router_topk": 2, "moe_ffn_hidden_size": 1024}
     spec = make_spec(model=spec.model.model_dump() | {"moe": experts})
     with_experts = tuple(case.model_copy(update={"spec": spec, "layer_kind": "moe"}) for case in cases)
-    counting.traces(with_experts, "local", imbalance=1.25)
+    replace(counting, cache=None).traces(with_experts, "local", imbalance=1.25)
     assert {num_due for _, num_due in seen} == {128}
     assert seen[0] == (0, 128)
     assert seen[-1] == (128, 128)

@@ -27,7 +27,7 @@ def python(tmp_path_factory):
     lines = (
         "#!/bin/sh",
         '[ "$2" = harness.engine.nvml_device ] && exec echo "$SCRIPTED_GPU"',
-        f'[ "$2" = harness.engine.trace ] && exec {sys.executable} "$@"',
+        f'case "$2" in harness.engine.*trace) exec {sys.executable} "$@";; esac',
         f'[ "$2" = harness.engine.rates ] && exec {sys.executable} {FOLDER}/scripted_program.py rates.py . "$3"',
         f'case "$1" in *.py) exec {sys.executable} {FOLDER}/scripted_program.py "$@";; esac',
         f'exec {sys.executable} {FOLDER}/scripted_product.py "$@"',
