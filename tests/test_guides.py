@@ -22,7 +22,7 @@ from harness.cli.bridge import spellings
 from harness.experiment.software import ASSUMED_MEGATRON_CORE
 from harness.imports.sides import read_side, side_of
 from harness.launch.machine import installed_software
-from harness.predict.shipped_events import find_events
+from harness.predict.shipped_traces import find_events
 from tests.diagnose.conftest import FULL
 from tests.imported_logs import EXPANDABLE, MEGATRON_LM, TABLE, bridge_values, job_log
 from tests.snapshot_pickles import fragmented, holes, written

@@ -17,8 +17,7 @@ from harness.predict.draws import CONSTANT, LENGTHS, ROUTING, Varied
 from harness.predict.exact import ASKED, RECOMMENDED
 from harness.predict.limits import Limits
 from harness.predict.search import Candidates
-from harness.predict.shipped_events import find_events
-from harness.predict.shipped_traces import shipped_releases
+from harness.predict.shipped_traces import find_events, shipped_releases
 from harness.predict.tracer import release_of, source_of
 from harness.resolve.recipe import ForeignSource, Request
 from harness.units import GIB, command_text

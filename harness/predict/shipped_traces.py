@@ -1,28 +1,27 @@
-"""Reads the traces that travel with mbr-perf: a machine without torch can plan with them.
+"""Reads the traces and the requests for memory that travel with mbr-perf: a machine without torch plans with them.
 
-There is one zip file per release of megatron-core. ``about.json`` says what made the traces. Every other member holds
-all traces of one reduced request: all recompute settings, kinds of layers and ends of the model. Equal operations are
-stored once.
+There are two zip files per release of megatron-core. ``about.json`` says what made them. Every other member holds all
+cases of one reduced request: all recompute settings, kinds of layers and ends of the model. Equal operations, and equal
+parts of requests, are stored once.
 """
 
 import ast
 import hashlib
 import json
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
-
-from pydantic import ValidationError
+from typing import Any, Generic, TypeVar
 
 import harness
 from harness.experiment.frozen import Frozen
 from harness.experiment.software import Software
 from harness.predict.trace_cases import CachedTrace
+from harness.records.events import ChunkEvents, Part
 from harness.records.folders import checkout_dir
 from harness.records.trace import ChunkTrace, OpCost, TraceCase
 
@@ -31,7 +30,7 @@ _PACKAGE = Path(harness.__file__).parent
 _TRACER = ("engine/trace.py", "engine/tracing", "engine/config.py", "engine/model.py", "engine/cpu_backend.py",
            "engine/adapters.py")  # fmt: skip
 _REQUESTS = ("experiment/experiment.py", "experiment/model.py", "experiment/gpu.py", "experiment/recompute.py")
-_STAND_IN, RECORDER = ("engine/stand_in",), ("engine/tracing/recording.py", "records/events.py")
+_STAND_IN, _RECORDER = ("engine/stand_in",), ("engine/tracing/recording.py", "records/events.py")
 _NOT_OF_CHUNKS = frozenset({"whole_step.py", "recording.py"})
 # What megatron-core's layers, ends of the model and their communication consist of.
 _LAYERS = ("*.py", "transformer/**/*.py", "models/gpt/**/*.py", "models/common/**/*.py", "tensor_parallel/**/*.py",
@@ -43,8 +42,9 @@ _OF_PRECISION = ("peak", "params_dtype", "transformer_config", "fp8_param_gather
 class About(Frozen):
     """What made the traces of a file: releases, and fingerprints of sources.
 
-    ``tracer`` and ``stand_in``: of their code, without comments, docstrings and texts of errors. ``layers``: of the
-    files of megatron-core's own layers. ``sources``: of the same code as bytes; where they agree, nothing is parsed.
+    ``tracer`` (for requests ``tracer-recorder``) and ``stand_in``: of their code, without comments, docstrings and
+    texts of errors. ``layers``: of the files of megatron-core's own layers. ``sources``: of the same code as bytes;
+    where they agree, nothing is parsed.
     """
 
     megatron_core: str
@@ -68,11 +68,23 @@ def made_here() -> About:
     )
 
 
+def events_made_here() -> About:
+    """As :func:`made_here`, of requests."""
+    about = made_here()
+    return about.model_copy(update={"tracer": f"{about.tracer}-{code_digest(_RECORDER)}"})
+
+
 def shipped_file(megatron_core: str) -> Path:
     """Return the file of a release, in the checkout or in the installed package; it need not exist."""
     checkout = checkout_dir()
     folder = checkout / "results" / "traces" if checkout else _PACKAGE / "_data" / "traces"
     return folder / f"megatron-core-{megatron_core}.zip"
+
+
+def events_file(megatron_core: str) -> Path:
+    """Return the file of requests of a release; it need not exist."""
+    traces = shipped_file(megatron_core)
+    return traces.with_name(f"requests-{traces.name}")
 
 
 def shipped_releases() -> tuple[str, ...]:
@@ -86,8 +98,10 @@ def why_not(about: About, installed: Software) -> str:
 
     Without megatron-core of that release here, only the tracer can differ.
     """
-    is_same = about.sources == sources_digest() or (about.tracer, about.stand_in) == (tracer_code(), stand_in_code())
-    if not is_same:
+    if about.sources != sources_digest() and (about.tracer, about.stand_in) not in (
+        (tracer_code(), stand_in_code()),
+        (f"{tracer_code()}-{code_digest(_RECORDER)}", stand_in_code()),
+    ):
         return "another version of the tracer made them"
     if installed.megatron_core != about.megatron_core:
         return ""
@@ -102,7 +116,7 @@ def why_not(about: About, installed: Software) -> str:
 def sources_digest() -> str:
     """Return a fingerprint of all these sources as they are."""
     digest = hashlib.sha256()
-    for file in _files((*_TRACER, *_REQUESTS, *_STAND_IN, *RECORDER)):
+    for file in _files((*_TRACER, *_REQUESTS, *_STAND_IN, *_RECORDER)):
         digest.update(file.read_bytes())
     return digest.hexdigest()[:16]
 
@@ -248,38 +262,42 @@ def _agree(stored: object, now: object) -> bool:
     return stored == now
 
 
-def read_member(path: Path, name: str) -> Any:
-    """Return the content of a member of a file; None where the file has none."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return json.loads(archive.read(f"{name}.json"))
-    except KeyError:
-        return None
+_Held = TypeVar("_Held")
 
 
 @dataclass(frozen=True)
-class ShippedTraces:
-    """The traces of one file. Reads a member when one of its traces is asked for."""
+class Shipped(Generic[_Held]):
+    """What one file holds of each case, by ``unpacked``. Reads a member when one of its cases is asked for."""
 
     path: Path
-    about: About
-    _members: dict[str, dict[str, CachedTrace]] = field(default_factory=dict, repr=False, compare=False)
+    unpacked: Callable[[dict[str, Any]], dict[str, _Held]]
+    about: About | None = None
+    _members: dict[str, dict[str, _Held]] = field(default_factory=dict, repr=False, compare=False)
 
-    def read(self, case: TraceCase, imbalance: float) -> CachedTrace | None:
-        """Return the trace of ``case``.
+    def read(self, case: TraceCase, imbalance: float = 1.0) -> _Held | None:
+        """Return what the file has of ``case``.
 
-        None if the file has none, or if a default of the request's fields has changed since.
+        None if it has nothing, or if a default of the request's fields has changed since.
         """
         address = address_of(case, imbalance)
         if address.member not in self._members:
             self._members[address.member] = self._read(address.member, case)
         return self._members[address.member].get(address.name)
 
-    def _read(self, member: str, case: TraceCase) -> dict[str, CachedTrace]:
-        content = read_member(self.path, member)
-        return self._unpacked(content) if content and _agree(content["spec"], defaults_of(case)) else {}
+    def _read(self, member: str, case: TraceCase) -> dict[str, _Held]:
+        try:
+            with zipfile.ZipFile(self.path) as archive:
+                content = json.loads(archive.read(f"{member}.json"))
+        except KeyError:
+            return {}
+        return self.unpacked(content) if _agree(content.get("spec", {}), defaults_of(case)) else {}
 
-    def _unpacked(self, content: dict[str, Any]) -> dict[str, CachedTrace]:
+
+def shipped_traces(path: Path, about: About) -> Shipped[CachedTrace]:
+    """Return the traces of a file."""
+    made_with = {"megatron_core": about.megatron_core, "torch": about.torch}
+
+    def unpacked(content: dict[str, Any]) -> dict[str, CachedTrace]:
         ops = [OpCost.model_validate(row) for row in content["ops"]]
         found = {}
         for name, row in content["traces"].items():
@@ -287,26 +305,42 @@ class ShippedTraces:
             if "refused" not in row:
                 lists = {key: tuple(value) for key, value in row.items() if isinstance(value, list)}
                 chunk = ChunkTrace.model_validate({**row, **lists, "ops": tuple(ops[i] for i in row["ops"])})
-            made_with = {"megatron_core": self.about.megatron_core, "torch": self.about.torch}
             found[name] = CachedTrace(**made_with, chunk=chunk, refused=row.get("refused"))
         return found
 
+    return Shipped(path, unpacked, about)
 
-def find_shipped(megatron_core: str, installed: Software) -> tuple[ShippedTraces | None, str]:
+
+def shipped_events(path: Path) -> Shipped[ChunkEvents]:
+    """Return the requests of a file."""
+
+    def unpacked(content: dict[str, Any]) -> dict[str, ChunkEvents]:
+        parts = [Part(**dict(zip(Part.model_fields, map(tuple, row), strict=True))) for row in content["parts"]]
+        return {
+            name: ChunkEvents(before=parts[row[0]], layer=parts[row[1]], behind=parts[row[2]], shared=tuple(row[3]))
+            for name, row in content["chunks"].items()
+        }
+
+    return Shipped(path, unpacked)
+
+
+def find_shipped(megatron_core: str, installed: Software) -> tuple[Shipped[CachedTrace] | None, str]:
     """Return the traces of a release, or the reason why there are none for it here."""
     path = shipped_file(megatron_core)
-    try:
-        with zipfile.ZipFile(path) as archive:
-            about = About.model_validate_json(archive.read("about.json"))
-    except FileNotFoundError:
-        return (
-            None,
-            f"mbr-perf brings traces for megatron-core {' and '.join(shipped_releases()) or '(none)'}, not for "
-            f"{megatron_core}",
-        )
-    except (OSError, KeyError, zipfile.BadZipFile, ValidationError):
-        return None, f"{path} cannot be read"
-    reason = why_not(about, installed)
-    if reason:
+    if not path.exists():
+        have = " and ".join(shipped_releases()) or "(none)"
+        return None, f"mbr-perf brings traces for megatron-core {have}, not for {megatron_core}"
+    if reason := why_not(about := _about(path), installed):
         return None, f"mbr-perf does not use its traces for megatron-core {megatron_core}: {reason}"
-    return ShippedTraces(path, about), ""
+    return shipped_traces(path, about), ""
+
+
+def find_events(megatron_core: str, installed: Software) -> Shipped[ChunkEvents] | None:
+    """Return the requests of a release; None where there are none that hold here."""
+    path = events_file(megatron_core)
+    return shipped_events(path) if path.exists() and not why_not(_about(path), installed) else None
+
+
+def _about(path: Path) -> About:
+    with zipfile.ZipFile(path) as archive:
+        return About.model_validate_json(archive.read("about.json"))

@@ -20,8 +20,7 @@ from harness.launch.machine import TRAIN_EXTRA, installed_software
 from harness.predict.assumptions import imbalance_of
 from harness.predict.rank_parts import Read
 from harness.predict.search import Traces
-from harness.predict.shipped_events import find_events
-from harness.predict.shipped_traces import ShippedTraces, find_shipped
+from harness.predict.shipped_traces import Shipped, find_events, find_shipped
 from harness.predict.trace_cases import CachedTrace, TraceCache, tracer_fingerprint
 from harness.predict.tracer_processes import WarmTracers
 from harness.records.trace import ChunkTrace, TraceCase, TraceFile, TraceRequest, megatron_core_stamps
@@ -188,7 +187,7 @@ class _Source:
     ``cannot_trace``: why no tracer can make the missing ones, else empty. ``is_other``: another release is installed.
     """
 
-    shipped: ShippedTraces | None
+    shipped: Shipped[CachedTrace] | None
     cannot_trace: str = ""
     remedy: str = ""
     is_other: bool = False

@@ -29,7 +29,7 @@ from harness.predict.ledger import StageMemory, stage_memory
 from harness.predict.prediction import reserved_of
 from harness.predict.ranges import class_of
 from harness.predict.rank_parts import MissingEventsError, Read
-from harness.predict.shipped_events import events_made_here, find_events
+from harness.predict.shipped_traces import events_made_here, find_events
 from harness.predict.stages import Composer
 from harness.predict.step_history import Steps
 from harness.predict.tracer import Tracing, trace_cache

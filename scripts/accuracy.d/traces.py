@@ -17,8 +17,7 @@ from harness.experiment.software import ASSUMED_TRANSFORMER_ENGINE, Software
 from harness.launch.environment import Host
 from harness.predict.assumptions import imbalance_of
 from harness.predict.search import candidates
-from harness.predict.shipped_events import events_file
-from harness.predict.shipped_traces import About, shipped_file
+from harness.predict.shipped_traces import About, events_file, shipped_file
 from harness.predict.trace_cases import CachedTrace, TraceCache
 from harness.predict.tracer import Tracing, cache_folder
 from harness.predict.tracer_processes import TracerProcess
@@ -34,7 +33,7 @@ from harness.show.terminal import narrate
 # Environments of scripts/setup, one per release of megatron-core that traces are shipped for.
 ENVIRONMENTS = ("", "mcore019")
 _HERE = (
-    "from harness.predict.shipped_events import events_made_here as requests, made_here as traces; "
+    "from harness.predict.shipped_traces import events_made_here as requests, made_here as traces; "
     "print(traces().model_dump_json(), requests().model_dump_json(), sep=chr(10))"
 )
 

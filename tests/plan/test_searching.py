@@ -363,7 +363,7 @@ def test_the_page_and_the_document_tell_the_same(mbr_perf):
 
 
 def test_a_release_without_requests_for_memory_is_said_once(mbr_perf, monkeypatch, tmp_path):
-    monkeypatch.setattr("harness.predict.shipped_events.events_file", lambda release: tmp_path / f"{release}.zip")
+    monkeypatch.setattr("harness.predict.shipped_traces.events_file", lambda release: tmp_path / f"{release}.zip")
     options = (*OPTIONS, "--assume", "megatron-core=0.19.2", "-pp", "4", "--json")
     plain, found = (json.loads(mbr_perf("plan", *options, *more).out)["notes"] for more in ((), ("--search",)))
     assert sum("0.19.2: " in note for note in found) == 1

@@ -7,8 +7,7 @@ import pytest
 from harness.experiment.modules import MODULES
 from harness.experiment.recompute import FullRecompute, NoRecompute, SelectiveRecompute, parse_recompute
 from harness.experiment.software import Software
-from harness.predict.shipped_events import find_events
-from harness.predict.shipped_traces import find_shipped
+from harness.predict.shipped_traces import find_events, find_shipped
 from harness.predict.stages import Composer
 from harness.predict.step_modules import _modules, by_module
 from harness.predict.time_model import ATTENTION, CALL

@@ -18,8 +18,7 @@ from harness.predict.model_states import ModelStates, StateBytes, owned_parts
 from harness.predict.rank_events import _Memory, _step
 from harness.predict.rank_parts import MissingEventsError, chunk_parts
 from harness.predict.reserved import first_steps, not_composed, ratios_of, replay
-from harness.predict.shipped_events import ShippedEvents, events_file, events_made_here, find_events
-from harness.predict.shipped_traces import find_shipped
+from harness.predict.shipped_traces import events_file, events_made_here, find_events, find_shipped, shipped_events
 from harness.predict.stages import Composer
 from harness.records.events import BEFORE, OWN, ChunkEvents, Part, freed, owner_of
 from tests.commands import ROOT
@@ -78,7 +77,7 @@ def test_requests_of_another_recorder_are_not_read(tmp_path, monkeypatch):
     file = tmp_path / "requests.zip"
     about = ABOUT.model_copy(update={"tracer": "t-other"})
     file.write_bytes(PACKING["packed_events"](about, ()))
-    monkeypatch.setattr("harness.predict.shipped_events.events_file", lambda _: file)
+    monkeypatch.setattr("harness.predict.shipped_traces.events_file", lambda _: file)
     assert find_events(RELEASE, Software()) is None
 
 
@@ -306,7 +305,7 @@ def test_a_written_chunk_is_read_again(tmp_path):
     )
     file = tmp_path / "requests.zip"
     file.write_bytes(PACKING["packed_events"](ABOUT, [(case, chunk)]))
-    assert ShippedEvents(file).read(case) == chunk
+    assert shipped_events(file).read(case) == chunk
 
 
 def test_the_launchers_setting_is_assumed_and_an_option_replaces_it(make_spec):

@@ -10,17 +10,18 @@ import pytest
 
 from harness.experiment.software import ASSUMED_MEGATRON_CORE, Software
 from harness.predict.search import candidates, required_cases
-from harness.predict.shipped_events import events_file
 from harness.predict.shipped_traces import (
     About,
-    ShippedTraces,
+    Shipped,
     _called,
     _digest,
     address_of,
+    events_file,
     find_shipped,
     made_here,
     shipped_file,
     shipped_releases,
+    shipped_traces,
     why_not,
 )
 from harness.predict.trace_cases import CachedTrace, CaseMaker
@@ -51,10 +52,10 @@ def _point():
 
 @pytest.fixture(name="written")
 def _written(tmp_path):
-    def write(*traces) -> ShippedTraces:
+    def write(*traces) -> Shipped:
         path = tmp_path / "traces.zip"
         path.write_bytes(packed(ABOUT, traces))
-        return ShippedTraces(path, ABOUT)
+        return shipped_traces(path, ABOUT)
 
     return write
 
@@ -149,11 +150,11 @@ def test_a_default_that_has_changed_since_is_no_match(point, written, tmp_path):
     member = f"{address_of(case, 1.0).member}.json"
     content = json.loads(zipfile.ZipFile(shipped.path).read(member))
 
-    def with_spec(**changes) -> ShippedTraces:
+    def with_spec(**changes) -> Shipped:
         path = tmp_path / "changed.zip"
         with zipfile.ZipFile(path, "w") as archive:
             archive.writestr(member, json.dumps(content | {"spec": content["spec"] | changes}))
-        return ShippedTraces(path, ABOUT)
+        return shipped_traces(path, ABOUT)
 
     assert with_spec(a_field_of_the_past=1).read(case, 1.0) == trace(chunk=CHUNK)
     kernels = content["spec"]["kernels"]
