@@ -1,15 +1,16 @@
 """Reads the settings of torch's caching allocator by torch's own rules, and applies those that decide about sizes.
 
 The rules are those of torch 2.11, which was asked value by value (c10/core/AllocatorConfig.cpp,
-c10/cuda/CUDAAllocatorConfig.cpp). Releases up to 2.9 also want "," and ":" where 2.11 skips any word, refuse a
-`max_split_size_mb` of 20 itself, and know neither `large_segment_size_mb` nor `per_process_memory_fraction`.
+c10/cuda/CUDAAllocatorConfig.cpp). It also takes numbers with letters behind them, and any word in place of a comma or a
+colon; mbr-perf does not.
 """
 
 import math
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from harness.errors import BadRequestError, nearest
 from harness.experiment.experiment import ExperimentSpec
@@ -25,7 +26,6 @@ _MIN_LARGE_BYTES, ROUND_LARGE_BYTES = 10 * MIB, 2 * MIB  # kMinLargeAlloc, kRoun
 
 _INTERVALS = 16  # of roundup_power2_divisions: [1, 2, 4 ... 32768] MiB, the first also below and the last also above
 _NO_DIVISIONS = (0,) * _INTERVALS
-_MOST = 2**64 - 1
 
 _KNOWN = ("2.6", "2.7", "2.8", "2.9", "2.10", "2.11")  # 2.11 was run, the source of the others was read
 
@@ -33,10 +33,6 @@ _KNOWN = ("2.6", "2.7", "2.8", "2.9", "2.10", "2.11")  # 2.11 was run, the sourc
 def is_known(torch_release: str) -> bool:
     """Return whether the replay's rules are those of a release such as ``2.11.0+cu130``."""
     return ".".join(torch_release.split(".")[:2]) in _KNOWN
-
-
-class _RefusedError(Exception):
-    """What torch says of a value."""
 
 
 @dataclass(frozen=True)
@@ -127,158 +123,102 @@ def notes_of(spec: ExperimentSpec, software: Software, assume: str | None = None
 def settings_of(text: str, where: str = ALLOCATOR_NAMES[0]) -> AllocatorSettings:
     """Return the settings in a text such as ``expandable_segments:True,max_split_size_mb:128``.
 
-    BadRequestError for a value that torch refuses; it says what torch would.
+    BadRequestError for a value that torch refuses.
     """
-    words, settings = re.findall(r"[,:\[\]]|[^,:\[\]]+", re.sub(r"\s", "", text)), AllocatorSettings()
-    # torch reads its environment twice: the first time decides which large segments the second knows
-    for _ in range(2):
-        settings = _read(words, AllocatorSettings(large_segment_bytes=settings.large_segment_bytes), f"{where}={text}")
-    if "cudaMallocAsync" in words:
+    asked = _read(text, where)
+    if asked.backend == "cudaMallocAsync":
         raise BadRequestError(
             f"{where}={text}: backend cudaMallocAsync: CUDA's own pool serves the requests; its rules are not public",
             remedy="leave backend out: mbr-perf replays torch's own allocator",
         )
-    return settings
+    fraction, split_mib = asked.per_process_memory_fraction, asked.max_split_size_mb
+    return AllocatorSettings(
+        expandable_segments=asked.expandable_segments == "True",
+        max_split_bytes=math.inf if split_mib is None else split_mib * MIB,
+        max_non_split_rounding_bytes=asked.max_non_split_rounding_mb * MIB,
+        large_segment_bytes=asked.large_segment_size_mb * MIB,
+        garbage_collection_threshold=asked.garbage_collection_threshold or 0.0,
+        memory_fraction=fraction if fraction < 1 else None,
+        roundup_divisions=asked.roundup_power2_divisions,
+    )
 
 
 def require_taken(text: str, where: str) -> None:
     """Raise BadRequestError for settings that torch refuses. It takes cudaMallocAsync, which only a replay does not."""
-    if "cudaMallocAsync" not in text:
-        settings_of(text, where)
+    _read(text, where)
 
 
-def _read(words: list[str], settings: AllocatorSettings, where: str) -> AllocatorSettings:
-    at = 0
-    while at < len(words):
-        key = words[at]
-        if key not in _KEYS:
-            said = f"torch says: Unrecognized key '{key}' in Accelerator allocator config."
-            raise BadRequestError(f"{where}: no such setting: {key!r}", remedy=f"{nearest(key, _KEYS)}\n  {said}")
-        try:
-            value, at = _value(words, at + 2)
-            if key in _UNREAD:
-                _UNREAD[key](value[0])
-            else:
-                name, read = _FIELDS[key]
-                settings = replace(settings, **{name: read(settings, value, key)})
-        except _RefusedError as error:
-            raise BadRequestError(
-                f"{where}: torch refuses this value of {key}", remedy=f"torch says: {error}"
-            ) from error
-        at += 1  # torch skips the word behind a value without looking at it
-    return settings
+def _read(text: str, where: str) -> "_Asked":
+    pairs = [*_PAIR.finditer(plain := re.sub(r"\s", "", text))]
+    if "".join(pair[0] for pair in pairs) != plain:
+        raise BadRequestError(f"{where}={text}: not NAME:VALUE,NAME:VALUE", remedy=f"e.g. {EXPANDABLE_SEGMENTS}")
+    try:
+        return _Asked.model_validate({pair[1]: pair[2] for pair in pairs})
+    except ValidationError as error:
+        found = error.errors()[0]
+        key = str(found["loc"][0])
+        if found["type"] == "extra_forbidden":
+            raise BadRequestError(f"{where}={text}: no such setting: {key!r}", remedy=nearest(key, _KEYS)) from error
+        why = found["msg"].removeprefix("Value error, ")
+        raise BadRequestError(f"{where}={text}: torch refuses this value of {key}", remedy=why) from error
 
 
-def _value(words: list[str], at: int) -> tuple[list[str], int]:
-    """Return the words of the value that begins at ``at``, and where the next words begin (`skipKey`)."""
-    end = at
-    if words[at : at + 1] == ["["]:
-        end = words.index("]", at) if "]" in words[at:] else len(words)
-    if end >= len(words):
-        raise _RefusedError("Index out of bounds in ConfigTokenizer")
-    return words[at : end + 1], end + 1
+# A value may be a list in brackets.
+_PAIR = re.compile(r"([^,:\[\]]+):(\[[^\]]*\]|[^,:\[\]]+)(?:,|$)")
 
 
-def _whole(word: str) -> int:
-    """Return a number as C's `stoull` reads it: what follows the digits is ignored, -1 is the largest number."""
-    found = re.match(r"[+-]?\d+", word)
-    if found is None or len(found[0]) > 100 or abs(int(found[0])) > _MOST:
-        raise _RefusedError("stoull")
-    return int(found[0]) % (_MOST + 1)
-
-
-def _real(word: str) -> float:
-    """Return a number as C's `stod` reads it."""
-    found = re.match(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?(inf|nan)", word, re.IGNORECASE)
-    if found is None:
-        raise _RefusedError("stod")
-    return float(found[0])
-
-
-def _truth(word: str) -> bool:
-    if word not in ("True", "False"):
-        raise _RefusedError(f"Expected 'True' or 'False' at index 2 in ConfigTokenizer but got '{word}'")
-    return word == "True"
-
-
-def _at_least_a_segment(settings: AllocatorSettings, value: list[str], key: str) -> int:
-    """Return bytes of a number of MiB that may not be below a large segment."""
-    mib = _whole(value[0])
-    if mib * MIB < settings.large_segment_bytes:
-        least = settings.large_segment_bytes // MIB
-        raise _RefusedError(f"CachingAllocator option {key} too small, must be >= {least}")
-    return mib * MIB
-
-
-def _large_segment(_: AllocatorSettings, value: list[str], key: str) -> int:
-    num_bytes = _whole(value[0]) * MIB
-    if num_bytes <= _MIN_LARGE_BYTES:
-        raise _RefusedError(f"CachingAllocator option {key} must be > 10 MB")
-    return num_bytes
-
-
-def _collection(_: AllocatorSettings, value: list[str], __: str) -> float:
-    threshold = _real(value[0])
-    if not 0 < threshold < 1:
-        raise _RefusedError("garbage_collect_threshold is invalid, set it in (0.0, 1.0)")
-    return threshold
-
-
-def _fraction(_: AllocatorSettings, value: list[str], key: str) -> float | None:
-    fraction = _real(value[0])
-    if not 0 <= fraction <= 1:
-        raise _RefusedError(f"{key} is invalid, set it in [0.0, 1.0]")
-    return fraction if fraction < 1 else None
-
-
-def _divisions(word: str, or_nothing: str = "") -> int:
-    number = _whole(word)
-    if number.bit_count() != 1 and not (or_nothing and number == 0):
-        raise _RefusedError(f"For roundups, the divisions has to be power of 2{or_nothing}")
-    return number
-
-
-def _roundup(settings: AllocatorSettings, value: list[str], _: str) -> tuple[int, ...]:
+def _roundup(text: object) -> tuple[int, ...]:
     """A number for every size, or a list of ``bound:divisions``; ``>`` stands for all intervals behind the last."""
-    if value[0] != "[":
-        return (_divisions(value[0]),) * _INTERVALS
-    found, last, is_first = list(settings.roundup_divisions), 0, True
-    for at in range(1, len(value) - 1, 4):
-        bound, count = value[at], _divisions(value[at + 2] if at + 2 < len(value) else "]", " or 0 to disable roundup")
+    if not str(text).startswith("["):
+        return (_power_of_two(str(text)),) * _INTERVALS
+    found, last = [*_NO_DIVISIONS], 0
+    for nth, pair in enumerate(filter(None, str(text)[1:-1].split(","))):
+        bound, _, number = pair.partition(":")
+        divisions = 0 if number == "0" else _power_of_two(number)
         if bound == ">":
-            found[last + 1 :] = [count] * (_INTERVALS - last - 1)
+            found[last + 1 :] = [divisions] * (_INTERVALS - last - 1)
             continue
-        if (mib := _whole(bound)).bit_count() != 1:
-            raise _RefusedError("For roundups, the intervals have to be power of 2")
-        last = min(mib.bit_length() - 1, _INTERVALS - 1)
-        found[0 if is_first else last : last + 1] = [count] * (last + 1 if is_first else 1)
-        is_first = False
+        last = min(_power_of_two(bound).bit_length() - 1, _INTERVALS - 1)
+        found[last if nth else 0 : last + 1] = [divisions] * (1 if nth else last + 1)
     return tuple(found)
 
 
-def _backend(word: str) -> None:
-    if word not in ("native", "cudaMallocAsync"):
-        raise _RefusedError("Unknown allocator backend, options are native and cudaMallocAsync")
+def _power_of_two(text: str) -> int:
+    if not text.isdecimal() or int(text).bit_count() != 1:
+        raise ValueError("intervals and divisions have to be powers of 2")
+    return int(text)
 
 
-# The field of each key, and what reads it.
-_FIELDS: dict[str, tuple[str, Callable[[AllocatorSettings, list[str], str], Any]]] = {
-    "expandable_segments": ("expandable_segments", lambda _, value, __: _truth(value[0])),
-    "max_split_size_mb": ("max_split_bytes", _at_least_a_segment),
-    "max_non_split_rounding_mb": ("max_non_split_rounding_bytes", _at_least_a_segment),
-    "large_segment_size_mb": ("large_segment_bytes", _large_segment),
-    "garbage_collection_threshold": ("garbage_collection_threshold", _collection),
-    "per_process_memory_fraction": ("memory_fraction", _fraction),
-    "roundup_power2_divisions": ("roundup_divisions", _roundup),
-}
-# Keys that change neither sizes nor addresses on the device; only their value is checked.
-_UNREAD: dict[str, Callable[[str], object]] = {
-    "backend": _backend,
-    "release_lock_on_cudamalloc": _truth,
-    "pinned_use_cuda_host_register": _truth,
-    "pinned_use_background_threads": _truth,
-    "graph_capture_record_stream_reuse": _truth,
-    "pinned_num_register_threads": _whole,
-    "pinned_reserve_segment_size_mb": _whole,
-}
-_KEYS = (*_FIELDS, *_UNREAD)
+_Truth = Literal["True", "False"]
+
+
+class _Asked(BaseModel):
+    """The settings in torch's words. From ``release_lock_on_cudamalloc`` on they change no size and no address."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    backend: Literal["native", "cudaMallocAsync"] = "native"
+    expandable_segments: _Truth = "False"
+    large_segment_size_mb: int = Field(default=LARGE_SEGMENT_BYTES // MIB, gt=10)
+    max_split_size_mb: int | None = Field(default=None, lt=2**64)
+    max_non_split_rounding_mb: int = LARGE_SEGMENT_BYTES // MIB
+    garbage_collection_threshold: float | None = Field(default=None, gt=0, lt=1)
+    per_process_memory_fraction: float = Field(default=1, ge=0, le=1)
+    roundup_power2_divisions: Annotated[tuple[int, ...], BeforeValidator(_roundup)] = _NO_DIVISIONS
+    release_lock_on_cudamalloc: _Truth = "False"
+    pinned_use_cuda_host_register: _Truth = "False"
+    pinned_use_background_threads: _Truth = "False"
+    graph_capture_record_stream_reuse: _Truth = "False"
+    pinned_num_register_threads: int = 1
+    pinned_reserve_segment_size_mb: int = 0
+
+    @field_validator("max_split_size_mb", "max_non_split_rounding_mb")
+    @classmethod
+    def _at_least_a_segment(cls, mib: int | None, info: ValidationInfo) -> int | None:
+        least = info.data.get("large_segment_size_mb", 0)
+        if mib is not None and mib < least:
+            raise ValueError(f"must be >= {least}")
+        return mib
+
+
+_KEYS = tuple(_Asked.model_fields)

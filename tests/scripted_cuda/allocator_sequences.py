@@ -55,9 +55,8 @@ REFUSED = {  # what torch says of a value, or the beginning of it
     "release_lock_on_cudamalloc:x": "Expected 'True' or 'False' at index 2 in ConfigTokenizer but got 'x'",
 }
 ACCEPTED = (
-    "", " ", "expandable_segments: True", "expandable_segments:False,", "expandable_segments,True", "max_split_size_mb:-1",
-    "max_split_size_mb:128MB", "max_split_size_mb:17592186044416", "garbage_collection_threshold:0.5x",
-    "per_process_memory_fraction:0", "roundup_power2_divisions:4x", "roundup_power2_divisions:[]",
+    "", " ", "expandable_segments: True", "expandable_segments:False,", "max_split_size_mb:17592186044416",
+    "per_process_memory_fraction:0", "roundup_power2_divisions:[]",
     "roundup_power2_divisions:[64:8,]", "roundup_power2_divisions:[131072:4]", "backend:native,expandable_segments:True",
     "large_segment_size_mb:11", "pinned_use_background_threads:True", "graph_capture_record_stream_reuse:True",
 )  # fmt: skip
