@@ -4,14 +4,12 @@ from collections.abc import Sequence
 from math import floor, log10
 
 from harness.experiment.recompute import NoRecompute
-from harness.predict.advice import allocator_text, cheapest_saving, cure_text, doubt_text, eager, why_none
+from harness.predict.advice import allocator_text, cure_text, doubt_text, why_none
 from harness.predict.prediction import Prediction
-from harness.predict.search import Plan, Row, cost_of
+from harness.predict.search import Plan, Row
 from harness.predict.time_model import StepTime
 from harness.show.page import Line, Span, answer_line
 from harness.units import GIB, MIB, counted, format_percent, format_seconds, sentence
-
-_WIDE = 0.25
 
 
 def answer_of(plan: Plan, use: str = "", more: Sequence[str] = (), keep: Sequence[str] = ()) -> Line:
@@ -20,58 +18,39 @@ def answer_of(plan: Plan, use: str = "", more: Sequence[str] = (), keep: Sequenc
     ``keep``: what is never left out; what of it is not in ``more`` comes last.
     """
     unit, best, control = size_unit(plan.rows), plan.cure or plan.recommended, plan.control
-    without = _without_text(plan, control, unit) if control else ""
+    without = ""
+    if control and control.prediction and best is not control:
+        without = f"; recompute none needs {_likely_text(control.prediction, unit)}"
     if best is None or best.prediction is None:
-        return answer_line(
-            Span(sentence(why_none(plan)), "bad" if plan.limits.capacity_bytes else "doubt"),
-            without,
-            "; --search tries other layouts" * why_none(plan).endswith("usable"),
-            *keep,
-            ".",
-            keep=keep,
-        )
-    is_control, is_tight = best.text == NoRecompute().text, best.verdict != "FITS"
+        known = plan.limits.capacity_bytes is not None
+        search = "; --search tries other layouts" * known
+        why = Span(sentence(why_none(plan)), "bad" if known else "doubt")
+        return answer_line(why, without, search, *keep, ".", keep=[*keep, "."])
+    is_tight, rows = best.verdict != "FITS", [] if more or plan.cure else plan.same_time
     odds = "; " + doubt_text(plan, best.prediction).partition("; ")[2] if is_tight else ""
-    step, *speed = speed_texts(best, is_control=is_control) or ("",)
-    beside = more or [_saving_text(plan, unit) if is_control else without] * (plan.cure is None)
+    step, *speed = speed_texts(best, is_control=best.text == NoRecompute().text) or ("",)
     need, ends = need_text(plan, best, unit)
-    same = "" if more or plan.cure else _same_text(plan)
-    is_kept = control is not None and control.verdict in ("TIGHT", "FITS") and without in beside
+    same = f"; as fast: {rows[0].label if len(rows) == 1 else counted(len(rows), 'setting')}" * bool(rows)
     return answer_line(
         ("Use ", Span(use or best.label, "chosen"), Span(" (TIGHT)" * is_tight, "doubt"), need),
         ends,
         step,
         *speed,
-        allocator_text(plan, best),
+        allocator_text(best),
         cure_text(plan),
         odds,
-        *dict.fromkeys((*beside, same, *keep)),
+        *dict.fromkeys((*(more or [without]), same, *keep)),
         ".",
-        keep=(step, cure_text(plan) * (not keep), without * is_kept, same, *keep, "."),
+        keep=(step, cure_text(plan) * (not keep), same, *keep, "."),
     )
 
 
 def need_text(plan: Plan, best: Row, unit: str) -> tuple[str, str]:
-    """Return what a setting needs of the usable memory, and the range of it; a TIGHT one has its upper end in front."""
+    """Return what a setting needs of the usable memory, and the range of it."""
     found, usable = best.prediction, max(0, plan.limits.budget_bytes or 0)
     assert found
     low, _, high = (size_in(size, unit) for size in found.fits)
-    most, ends = (f", up to {high},", "") if best.verdict == "TIGHT" else ("", f" ({low}-{high})")
-    return f": needs {_likely_text(found, unit)}{most} of {size_in(usable, unit)} usable", ends
-
-
-def _same_text(plan: Plan) -> str:
-    rows = plan.same_time
-    return f"; as fast: {rows[0].label if len(rows) == 1 else counted(len(rows), 'setting')}" * bool(rows)
-
-
-def _without_text(plan: Plan, none: Row, unit: str) -> str:
-    """Say what no recompute needs, and why it is TIGHT where it is."""
-    if none.prediction is None:
-        return ""
-    whose = "; with CUDA graphs recompute none" if plan.recommended is None and eager(plan) else "; recompute none"
-    most = f", up to {size_in(none.prediction.fits[2], unit)} (TIGHT)" if none.verdict == "TIGHT" else ""
-    return f"{whose} needs {_likely_text(none.prediction, unit)}{most}"
+    return f": needs {_likely_text(found, unit)} of {size_in(usable, unit)} usable", f" ({low}-{high})"
 
 
 def _likely_text(found: Prediction, unit: str) -> str:
@@ -84,18 +63,10 @@ def speed_texts(row: Row, *, is_control: bool) -> list[str]:
     """Return the seconds of a step, what it costs against no recompute unless that ``is_control``, and its rate."""
     if (found := row.prediction) is None:
         return []
-    texts = [f", {_step_text(found.time)}"] if found.time else []
+    texts = [f", {format_seconds(found.time.likely_s)} a step"] if found.time else []
     if row.overhead is not None and not is_control:
         texts.append(f", {format_percent(row.overhead)} {'time' if found.time else 'FLOPs'}")
     return [*texts, f", {found.tflops_per_gpu:.0f} TFLOP/s/GPU"] if found.tflops_per_gpu else texts
-
-
-def _step_text(time: StepTime) -> str:
-    """Return the seconds of a step; with their range where an end is further than ``_WIDE`` from the figure."""
-    if max(1 - time.low, time.high - 1) <= _WIDE:
-        return f"{format_seconds(time.likely_s)} a step"
-    likely, ends, unit = seconds_in_unit(time)
-    return f"~{likely} {unit} a step ({ends})"
 
 
 def seconds_in_unit(time: StepTime) -> tuple[str, str, str]:
@@ -104,15 +75,6 @@ def seconds_in_unit(time: StepTime) -> tuple[str, str, str]:
     digits = max(0, 2 - floor(log10(time.likely_s * scale)))
     likely, low, high = (f"{seconds * scale:.{digits}f}" for seconds in (time.likely_s, *time.range_s))
     return likely, f"{low}-{high}", unit
-
-
-def _saving_text(plan: Plan, unit: str) -> str:
-    if (row := cheapest_saving(plan)) is None or plan.recommended is None:
-        return ""
-    saved = f"-{size_in(cost_of(plan.recommended)[1] - cost_of(row)[1], unit)} {unit}"
-    if row.overhead is not None:  # the recommended setting is the control, so it is the table's figure
-        saved += f" for {format_percent(row.overhead)}"
-    return f". Cheapest saving: {row.label}, {saved}"
 
 
 def size_unit(rows: Sequence[Row]) -> str:

@@ -14,7 +14,7 @@ from harness.cli.options import ExperimentOptions, Explain, Json, flag, option, 
 
 if TYPE_CHECKING:
     from harness.plan.request import PlanRequest
-    from harness.plan.run import Layout, Planned
+    from harness.plan.run import Planned
     from harness.show.page import Line, Page
 
 
@@ -149,19 +149,15 @@ def _page(planned: "Planned", request: "PlanRequest", how: PlanOptions) -> "Page
     from harness.plan.request import end_of_log
     from harness.plan.show import exact_section, plan_page, with_columns
     from harness.plan.show_layouts import layouts_page
-    from harness.show.page import AMOUNT, GAP, Block, Line
+    from harness.show.page import GAP, Block, Line
     from harness.show.request_text import explanation, stop_lines
 
     first = planned.made[0]
-    is_asked = first.settled.sources.get("recompute", "").startswith("-")
-    whose = "your" if is_asked else "the job's" if request.asked.source else "the recipe's"
     if len(planned.layouts) > 1:
-        page = layouts_page(planned, whose)
+        page = layouts_page(planned)
     else:
-        page = plan_page(first.plan, planned.notes, show_all=how.show_all or bool(how.only), whose=whose,
-                         own=_own_setting(request, first) if is_asked else "",
-                         is_beaten=bool(planned.optimal and planned.optimal.is_faster),
-                         in_full=AMOUNT.get() == "all" or bool(_files(how)))  # fmt: skip
+        is_beaten = bool(planned.optimal and planned.optimal.is_faster)
+        page = plan_page(first.plan, planned.notes, show_all=how.show_all or bool(how.only), is_beaten=is_beaten)
     if planned.optimal:
         from harness.plan.optimal import with_optimal
         from harness.records.redact import own_command
@@ -179,17 +175,6 @@ def _page(planned: "Planned", request: "PlanRequest", how: PlanOptions) -> "Page
 
 def _columns(how: PlanOptions) -> list[str]:
     return [name.strip() for name in (how.columns or "").split(",") if name.strip()]
-
-
-def _own_setting(request: "PlanRequest", layout: "Layout") -> str:
-    """Return the recipe's setting of a request that asks for another one; empty for a job without a recipe."""
-    from harness.resolve.resolve import resolve
-
-    if request.asked.source is not None:
-        return ""
-    names = (name for name in vars(request.asked) if name.startswith(("recompute", "distribute_saved")))
-    point = {"gpu": layout.settled.spec.gpu, **layout.settled.from_point, **dict.fromkeys(names)}
-    return resolve(replace(request.asked, **point)).spec.recompute.text  # type: ignore[arg-type]
 
 
 def _require_writable(how: PlanOptions) -> None:

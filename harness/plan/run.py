@@ -1,9 +1,7 @@
 """`mbr-perf plan`: every recompute setting of a request predicted, for one layout or for several."""
 
-from bisect import bisect_left
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -352,39 +350,18 @@ def _planned(request: PlanRequest, layout: _Found, traced: Mapping[TraceKind, Tr
 
 
 def _beside_others(request: PlanRequest, layout: Layout, tracing: Tracing) -> Layout:
-    """Return the layout, where no setting fits safely also planned without CUDA graphs, and with other offloading.
-
-    That is where nothing fits at all: with the fewest offloaded layers that do, and with none.
-    """
-    made, spec = layout.plan, layout.settled.spec
-    if made.limits.capacity_bytes is None or made.safe is not None:
+    """Return the layout, where no setting fits safely also planned without CUDA graphs, if rules allow that."""
+    made = layout.plan
+    if made.limits.capacity_bytes is None or made.safe is not None or made.spec.cuda_graph.impl == "none":
         return layout
-
-    eager = _otherwise(request, layout, layout.eager, tracing) if spec.cuda_graph.impl != "none" else None
-    own, others = spec.offload.cpu_offloading_num_layers, list[Plan | None]()
-    if own and not made.recommended:
-
-        @cache
-        def safe(num: int) -> Plan | None:
-            offload = spec.offload.model_copy(update={"cpu_offloading_num_layers": num})
-            settled = replace(layout.settled, spec=spec.model_copy(update={"offload": offload}))
-            other = _otherwise(request, layout, settled, tracing)
-            return other if other and other.safe else None
-
-        more = range(own + 1, spec.model.num_layers)
-        others = [safe(num) for num in (0, *more[bisect_left(more, 1, key=lambda num: bool(safe(num))) :][:1])]
-    return replace(layout, plan=replace(made, without_graphs=eager, other_offloading=(*filter(None, others),)))
-
-
-def _otherwise(request: PlanRequest, layout: Layout, settled: Settled, tracing: Tracing) -> Plan | None:
-    """Return the plan of a layout with other settings; None where rules forbid it."""
     try:
-        found = legal(layout.name, settled, request.only)
+        found = legal(layout.name, layout.eager, request.only)
     except BadRequestError:  # a setting of --only that computes the same as another one there
-        return None
+        return layout
     if isinstance(found, Unplanned):
-        return None
-    return replayed(_planned(request, found, tracing.by_kind([found.needed])), request).plan
+        return layout
+    eager = replayed(_planned(request, found, tracing.by_kind([found.needed])), request).plan
+    return replace(layout, plan=replace(made, without_graphs=eager))
 
 
 def _seconds_per_token(layout: Layout) -> tuple[bool, float, float]:

@@ -13,7 +13,7 @@ from harness.foreign.exporting import to_paste
 from harness.launch.environment import Host
 from harness.measure.understanding import RunRequest, Settled, settle
 from harness.plan.request import PlanRequest
-from harness.plan.run import Layout, as_fast, leanest
+from harness.plan.run import Layout, leanest
 from harness.predict.layouts import Sizes
 from harness.predict.prediction import Verdict
 from harness.predict.ranges import ratio_error
@@ -147,13 +147,6 @@ class Searched:
     @property
     def _by_vp(self) -> list[list[Tried]]:
         return [*grouped((each.sizes._replace(vp=None), each) for each in self.tried.values()).values()]
-
-    def other_vps(self) -> Iterator[str]:
-        """Name the other VPs with which one of the best layouts is as fast."""
-        alike = ({each.sizes.vp or 0: each for each in as_fast(group)} for group in self._by_vp)
-        for group, each in ((group, each) for group in alike for each in self.best if each in group.values()):
-            if vps := [str(vp or "none") for vp in sorted(group) if vp != (each.sizes.vp or 0)]:
-                yield f"{each.name}: as fast with VP {', '.join(vps)}"
 
     @property
     def closest(self) -> "ClosestRow | None":

@@ -1,8 +1,8 @@
 """Shows plans below line 1: a row per setting, and what to copy."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from math import ceil, floor, inf
+from math import inf
 from typing import NamedTuple
 
 from harness.experiment.experiment import ExperimentSpec
@@ -13,7 +13,6 @@ from harness.predict.advice import (
     allocator_note,
     allocator_text,
     asked_text,
-    cheapest_saving,
     dominated,
     drawn_text,
     module_worths,
@@ -54,94 +53,70 @@ from harness.show.request_text import (
     request_words,
     stop_words,
 )
-from harness.units import GIB, counted, format_bytes, format_percent, format_seconds, grouped, sentence
+from harness.units import GIB, format_bytes, format_percent, format_seconds, grouped, sentence
 
 COLUMNS = ("peak", "usable", "step", "cost", "range", "tflops", "fits", "reserved", "device", "hfu", "stage")
 """What `--columns` takes: the columns of a table of settings, behind those that name its rows."""
 _PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "transient", "overhead")
 MOST_ROWS, _ROWS_APART = 6, 10 * GIB
-_MOST_NAMED = 8
 SAME = "="
-_LEGEND = (
-    "*: recommended; Usable: what torch's allocator needs, as a share of what it may use; Reserved: by torch's "
-    "allocator; Fits: the least that it can do with; Device: predicted memory in use on the GPU; Cost: compared with "
-    "the step without recompute; Step: 9 of 10 lie in the range, left-out ones are predicted by a fit without their "
-    "model; Transient: only during the running pass; Overhead: buffers that stay, and workspaces"
-)
-_HOST_BOUND = "Host-bound: the host is slower than the GPU; try {}a larger micro-batch (-mb)"
-_GRAPHS = "CUDA graphs (--cuda_graph_impl transformer_engine) or "
-# Below this many bytes freed a price per GiB is a small number over a smaller one.
-_WORTH_A_PRICE = GIB // 10
+_HOST_BOUND = "Host-bound: the host is slower than the GPU; CUDA graphs or a larger micro-batch (-mb) help"
 
 
-def plan_page(
-    plan: Plan,
-    notes: Sequence[str],
-    *,
-    show_all: bool = False,
-    whose: str = "the recipe's",
-    own: str = "",
-    is_beaten: bool = False,
-    in_full: bool = True,
-) -> Page:
-    """The page of one layout. ``whose``: ``your``, ``the job's`` or ``the recipe's``, by the source of its setting.
-
-    ``own``: the setting of the recipe, where the request has another one. ``is_beaten``: by a plan by layer, so none of
-    the settings is recommended. ``in_full``: details are shown, also those that take a replay.
-    """
+def plan_page(plan: Plan, notes: Sequence[str], *, show_all: bool = False, is_beaten: bool = False) -> Page:
+    """The page of one layout. ``is_beaten``: by a plan by layer, so none of the settings is recommended."""
     predicted = plan.predicted
-    rows = predicted if show_all else sorted(chief(plan, predicted, own), key=lambda row: cost_of(row)[0])
+    rows = predicted if show_all else sorted(chief(plan, predicted), key=lambda row: cost_of(row)[0])
     unit = size_unit(plan.rows)
     facts = request_facts(plan.spec, without=("Recompute",))
     best = None if is_beaten else plan.cure or plan.recommended
-    advised, in_detail = ((GAP,), ()) if is_beaten else _advised(plan, whose)
     same = set() if is_beaten or plan.cure else {row.text for row in plan.same_time}
-    whose_of = {own: "recipe's", plan.spec.recompute.text: "asked" if whose == "your" else whose.removeprefix("the ")}
-    shown = [
-        Shown(_name(row, best, whose_of, is_same=row.text in same), row, plan.limits, row.overhead) for row in rows
-    ]
+    shown = [Shown(_name(row, best, plan, same), row, plan.limits, row.overhead) for row in rows]
     if best and best is plan.cure:
         shown.insert(0, Shown(f"{best.text}, expandable *", best, plan.limits, best.overhead))
     return Page(
         (
             setting_table(shown, unit, show_all=show_all),
             *limit_lines(plan, notes),
-            *advised,
+            *([GAP] if is_beaten else _advised(plan)),
             *export_lines(notes),
             Details(len(predicted) - len(rows), "more setting", option="--all"),
             Details(len(facts.rows), "fact", (facts,)),
-            details("note", [*other_notes(notes), *_marks(plan, in_full=in_full), *_left_out(plan)]),
+            details("note", [*other_notes(notes), *_marks(plan), *_left_out(plan)]),
             Details(1, "table", (_parts(rows, unit),)),
             details("price", _prices(plan), title="Price of modules"),
-            *in_detail,
             assumptions(plan),
         ),
         answer=answer_of(plan, keep=stop_words(notes)),
     )
 
 
-def _advised(plan: Plan, whose: str) -> tuple[tuple[Block, ...], tuple[Block, ...]]:
-    """Return what helps where nothing fits, what to know of other settings, and what to copy; then the details."""
-    steps, riskier = advice(plan), plan.riskier
-    changes = [Line(f"{at}. {step.text}", hang=3) for at, step in enumerate((s for s in steps if s.helps), 1)]
-    ladder: list[Block] = [Line("Changes, the cheapest first:"), *changes] if changes else []
-    others = details("step", [f"No remedy: {step.text}" for step in steps if not step.helps])
-    title = f"{riskier.label}, which may not fit" if riskier else ""
-    copied = pasted(next(iter(recommendations(plan)), None), plan.spec)
-    blocks = (*(() if plan.recommended else ladder), *_other_settings(plan, whose), GAP, *copied)
-    in_detail = [Details(len(changes), "step", tuple(ladder))] * bool(plan.recommended)
-    return blocks, (*in_detail, others, details("override", pasted(riskier, plan.spec), title=title))
+def _advised(plan: Plan) -> Iterator[Block]:
+    """Yield what helps where nothing fits, what to know of other settings, and what to copy."""
+    changes = [Line(f"{at}. {step.text}", hang=3) for at, step in enumerate((s for s in advice(plan) if s.helps), 1)]
+    if changes:
+        ladder = Line("Changes, the cheapest first:"), *changes
+        yield from [Details(len(changes), "step", ladder)] if plan.recommended else ladder
+    own = next((row for row in plan.predicted if row.text == plan.spec.recompute.text), None)
+    in_table = own is not None and not allocator_text(own) and (own is plan.riskier or own.verdict != "TIGHT")
+    riskier = "" if own is plan.riskier and not in_table else riskier_text(plan)
+    for text in ("" if in_table else asked_text(plan), safe_instead(plan), riskier):
+        if text:
+            yield Line(sentence(text), hang=2)
+    yield GAP
+    yield from pasted(next(iter(recommendations(plan)), None), plan.spec)
+    if plan.riskier:
+        yield details("override", pasted(plan.riskier, plan.spec), title=f"{plan.riskier.label}, which may not fit")
 
 
-def chief(plan: Plan, rows: Sequence[Row], own: str = "") -> list[Row]:
+def chief(plan: Plan, rows: Sequence[Row]) -> list[Row]:
     """Return at most six rows: those that people ask for, then the best of each further 10 GiB."""
     beaten = dominated(tuple(rows))
     front = sorted((row for row in rows if row.text not in beaten), key=cost_of)
     least = min(front, key=lambda row: cost_of(row)[::-1], default=None)
-    named = (plan.control, plan.recommended, plan.cure, least, plan.riskier, plan.too_dear, cheapest_saving(plan))
+    named = (plan.control, plan.recommended, plan.cure, least, plan.riskier, plan.too_dear)
     texts = (
         plan.spec.recompute.text,
-        own,
         *(row.text for row in named if row),
         *(w.text for w in module_worths(plan)[:1]),
     )
@@ -223,12 +198,8 @@ def usable_cell(row: Row, limits: Limits) -> Words:
     if row.prediction is None or budget is None or row.verdict is None:
         return "-"
     share = row.prediction.fits[1] / budget if budget > 0 else inf
-    percent = min(share, 9.99) * 100
-    figure = f"{percent:3.0f}"
-    if figure == "100":  # the tenth shows the side of the limit
-        figure = f"{(ceil(percent * 10) if share > 1 else floor(percent * 10)) / 10:.1f}"
     doubt = "?" if row.verdict == "OOM" and not row.is_certain else ""
-    return Span(f"{bar(share)} {figure} % {row.verdict}{doubt}", style_of(row.verdict))
+    return Span(f"{bar(share)} {min(share, 9.99) * 100:3.0f} % {row.verdict}{doubt}", style_of(row.verdict))
 
 
 def _parts(rows: Sequence[Row], unit: str) -> Section:
@@ -241,9 +212,9 @@ def _parts(rows: Sequence[Row], unit: str) -> Section:
     return Section(title, (tabled(rows, [(Column("Recompute"), lambda row: row.label), *columns, where]),), folded=True)
 
 
-def _name(row: Row, best: Row | None, whose_of: dict[str, str], *, is_same: bool) -> str:
-    whose = f" ({whose_of[row.text]})" if row.text in whose_of else ""
-    return row.label + " *" * (row is best) + f" {SAME}" * is_same + whose
+def _name(row: Row, best: Row | None, plan: Plan, same: Collection[str]) -> str:
+    whose = " (yours)" * (row.text == plan.spec.recompute.text)
+    return row.label + " *" * (row is best) + f" {SAME}" * (row.text in same) + whose
 
 
 def limit_lines(plan: Plan, notes: Sequence[str]) -> list[Line]:
@@ -259,68 +230,36 @@ def _seconds(plan: Plan) -> Iterator[str]:
         _, ends, unit = seconds_in_unit(time)
         yield f"Step: {ends} {unit}" + (f"; {time.source.text}" if time.source else "")
         if time.host_bound:
-            yield _HOST_BOUND.format(_GRAPHS * (plan.spec.cuda_graph.impl == "none"))
+            yield _HOST_BOUND
 
 
-def _marks(plan: Plan, *, in_full: bool) -> Iterator[str]:
-    predicted = [row.prediction for row in plan.rows if row.prediction]
-    yield _LEGEND
+def _marks(plan: Plan) -> Iterator[str]:
     if same := same_time_text(plan):
         yield f"{SAME}: {same}"
-    yield from dict.fromkeys(found.range_basis for found in predicted)
+    yield from dict.fromkeys(row.prediction.range_basis for row in plan.rows if row.prediction)
     if plan.limits.needs.outside_bytes:
-        yield allocator_note(plan, with_late=in_full)
+        yield allocator_note(plan)
         yield f"Outside torch's allocator the device holds {plan.limits.needs.text}"
-    if not all(found.is_point_known for found in predicted):
-        yield "~: the prediction does not model everything; rely on the range"
-    if any(row.verdict == "OOM" and not row.is_certain for row in plan.rows):
-        yield "?: the predicted peak does not fit, the lower end of its range does"
 
 
 def _left_out(plan: Plan) -> Iterator[str]:
-    refused = [row for row in plan.rows if row.prediction is None]
-    declined = {row.text: row.reason.replace(f"recompute {row.text}", "it") for row in refused}
-    # The answer says why the setting of the request is missing.
-    in_answer = plan.spec.recompute.text if plan.recommended else ""
-    for why, names in grouped((why, name) for name, why in declined.items() if name != in_answer).items():
-        yield f"Not predicted: {_listed(names)} ({why})"
-    if any("CUDA graph" in why or "captured" in why for why in declined.values()):
-        yield "Use --cuda_graph_impl none to plan the settings that only CUDA graphs forbid"
-    inert = ((why, name) for name, why in plan.inert.items() if "no such module" not in why)
-    yield from (f"No effect here: {', '.join(names)} ({why})" for why, names in grouped(inert).items())
+    refused = grouped(
+        (row.reason.replace(f"recompute {row.text}", "it"), row.text) for row in plan.rows if row.prediction is None
+    )
+    yield from (f"Not predicted: {' '.join(names)} ({why})" for why, names in refused.items())
+    inert = grouped((why, name) for name, why in plan.inert.items() if "no such module" not in why)
+    yield from (f"No effect here: {', '.join(names)} ({why})" for why, names in inert.items())
     yield from (f"Not tried: {text}" for text in plan.skipped)
-
-
-def _listed(names: Sequence[str]) -> str:
-    if len(names) <= _MOST_NAMED:
-        return " ".join(names)
-    return f"{' '.join(names[: _MOST_NAMED - 1])} ... {names[-1]} ({counted(len(names), 'setting')})"
 
 
 def _prices(plan: Plan) -> Iterator[str]:
     """Yield the modules, ordered by the cost of each byte that they free."""
-    control = plan.control.prediction if plan.control else None
-    hidden = ": the optimizer step is the peak" if control and control.worst.peak == "optimizer step" else ""
     for worth in module_worths(plan):
         if worth.saved_bytes <= 0:
-            more = f", needs {format_bytes(-worth.saved_bytes)} more" if worth.saved_bytes < 0 else ""
-            why = ": flash attention keeps no scores to free" if worth.text == "core_attn" else hidden
-            yield f"{worth.text} frees nothing{more}{why}"
-        elif worth.extra_s is None or worth.saved_bytes < _WORTH_A_PRICE:
-            yield f"{worth.text} {format_bytes(worth.saved_bytes)} freed"
+            yield f"{worth.text} frees nothing"
         else:
-            yield f"{worth.text} {worth.price * GIB * 1000:.1f} ms per GiB ({format_bytes(worth.saved_bytes)} freed)"
-
-
-def _other_settings(plan: Plan, whose: str) -> Iterator[Block]:
-    """Yield what is to be known of other settings: the request's, one without CUDA graphs, a cheaper one."""
-    asked = next((row for row in plan.rows if row.text == plan.spec.recompute.text), None)
-    in_table = asked is not None and asked.prediction is not None and not allocator_text(plan, asked)
-    in_table &= asked is plan.riskier or not asked or asked.verdict != "TIGHT"
-    riskier = "" if asked and asked is plan.riskier and not in_table else riskier_text(plan)
-    for text in ("" if in_table else asked_text(plan, whose), safe_instead(plan), riskier):
-        if text:
-            yield Line(sentence(text), hang=2)
+            price = "" if worth.extra_s is None else f" {worth.price * GIB * 1000:.1f} ms per GiB"
+            yield f"{worth.text}{price} ({format_bytes(worth.saved_bytes)} freed)"
 
 
 def pasted(row: Row | None, base: ExperimentSpec, *, with_sizes: bool = False) -> Iterator[Line]:
@@ -349,9 +288,5 @@ def exact_section(text: str, peaks: tuple[ExactPeak, ...]) -> Section:
         )
         for peak in peaks
     ]
-    stages = {
-        problem: ", ".join(str(peak.pp_rank) for peak in peaks if peak.problem == problem)
-        for problem in dict.fromkeys(peak.problem for peak in peaks if peak.problem)
-    }
-    problems = listing((f"Stage {stage}: {problem}" for problem, stage in stages.items()), style="doubt")
+    problems = listing((f"Stage {peak.pp_rank}: {peak.problem}" for peak in peaks if peak.problem), style="doubt")
     return Section(f"Whole step traced: {text}", (table(columns, rows, right=columns), problems))

@@ -8,25 +8,20 @@ from harness.measure.understanding import with_stop
 from harness.plan.answer import answer_of, size_unit
 from harness.plan.request import PlanRequest
 from harness.plan.run import Layout, Planned, Unplanned
-from harness.plan.searched import NUM_BEST, SLOWEST, Searched, Tried, command
+from harness.plan.searched import Searched, command
 from harness.plan.show import MOST_ROWS, SAME, Shown, assumptions, limit_lines, pasted, setting_table
 from harness.predict.advice import WITHOUT_GRAPHS, asked_text, why_none
-from harness.predict.layouts import Sizes
 from harness.predict.ranges import ratio_error
 from harness.predict.search import Plan, Row, cost_of
 from harness.resolve.recipe import LAID_OUT
-from harness.resolve.sweep_file import SIZES
 from harness.show.page import GAP, Block, Code, Details, Line, Page, Section, Span, answer_line, details, listing
 from harness.show.progress import Counting
 from harness.show.request_text import export_lines, other_notes, request_facts, stop_lines, stop_words
 from harness.units import counted, format_bytes, format_seconds, sentence
 
 
-def layouts_page(planned: Planned, whose: str = "the recipe's") -> Page:
-    """Return the page of several layouts. A layout that is illegal or that no setting fits shows the reason.
-
-    ``whose``: as in `plan_page`.
-    """
+def layouts_page(planned: Planned) -> Page:
+    """Return the page of several layouts. A layout that is illegal or that no setting fits shows the reason."""
     best, first = planned.best, planned.made[0].plan
     missing = (f"{layout.name}: {why}" for layout in planned.layouts if (why := _why_missing(layout)))
     rows = [(layout.name, layout.plan, row) for layout in planned.made if (row := best_row(layout.plan))]
@@ -37,9 +32,9 @@ def layouts_page(planned: Planned, whose: str = "the recipe's") -> Page:
             *_table(rows, planned),
             listing(missing),
             *limit_lines(judged, settled.notes),
-            *(_chosen(best, first, planned.made, whose) if best else ()),
+            *(_chosen(best, first, planned.made) if best else ()),
             Details(len(facts.rows), "fact", (facts,)),
-            details("note", [*other_notes(planned.notes), *_about(planned, [each.plan for each in planned.made])]),
+            details("note", [*other_notes(planned.notes), *_about(planned)]),
             assumptions(judged),
         ),
         answer=_answer(planned) if best else answer_line(Span(f"Nothing fits: {_why_nothing(planned)}", "bad")),
@@ -47,13 +42,10 @@ def layouts_page(planned: Planned, whose: str = "the recipe's") -> Page:
 
 
 def _why_nothing(planned: Planned) -> str:
-    first = planned.made[0].plan
     near = min((each for each in planned.made if each.plan.predicted), key=lambda each: each.lacking, default=None)
-    if near is None or near.lacking <= 0 or first.limits.capacity_bytes is None:
-        return why_none(first)
-    return (
-        f"closest is {near.name} with recompute {near.smallest.label}, {_of_usable(near, near.smallest)}; try --search"
-    )
+    if near is None or near.lacking <= 0 or near.plan.limits.capacity_bytes is None:
+        return why_none(planned.made[0].plan)
+    return f"closest is {_with_need(near, near.smallest)}; try --search"
 
 
 def _answer(planned: Planned, of: str = "", fewest: str = "", *, is_early: bool = False) -> Line:
@@ -106,32 +98,24 @@ def _shared_words(names: Sequence[str]) -> list[str]:
     return [word for word in names[0].split() if len(names) > 1 and all(word in name.split() for name in names)]
 
 
-def _about(planned: Planned, plans: Sequence[Plan]) -> Iterator[str]:
-    """Say which layouts are as fast as the best one, as far as predictions tell, and which needs the least memory."""
+def _about(planned: Planned) -> Iterator[str]:
     yield "Cost compares the time per token with the recommended layout's, or with the first one's where none fits"
-    if any(plan.spec.cuda_graph.impl != "none" and plan.safe is None for plan in plans):
-        yield f"More settings may fit {WITHOUT_GRAPHS}: graphs forbid settings and widen ranges"
-    if not planned.best or not planned.same_time:
-        return
-    rows = ((layout.name, layout.row) for layout in (planned.best, *planned.same_time))
-    sizes = {name: row.prediction.peak_bytes for name, row in rows if row and row.prediction}
-    error, smallest = ratio_error(), min(sizes, key=lambda name: sizes[name])
-    least = "the recommended one" if smallest == planned.best.name else f"{smallest} ({format_bytes(sizes[smallest])})"
-    yield (
-        f"{SAME}: as fast as the recommended layout, as far as predictions can tell. Of {error.num_rows} pairs, "
-        f"9 of 10 have a ratio of times within {error.share * 100:.0f} % of the predicted one. "
-        f"Of these layouts, {least} needs the least memory"
-    )
+    if planned.same_time:
+        error = ratio_error()
+        yield (
+            f"{SAME}: as fast as the recommended layout, as far as predictions can tell: of {error.num_rows} measured "
+            f"pairs, 9 of 10 have a ratio of times within {error.share * 100:.0f} % of the predicted one"
+        )
 
 
-def _chosen(best: Layout, first: Plan, layouts: Sequence[Layout], whose: str) -> Iterator[Block]:
+def _chosen(best: Layout, first: Plan, layouts: Sequence[Layout]) -> Iterator[Block]:
     """Yield the recommended setting to paste, the request's setting, and a faster one that may not fit."""
-    if asked := asked_text(best.plan, whose):
+    if asked := asked_text(best.plan):
         yield Line(sentence(asked), hang=2)
     if best.plan.safe is None:
         yield Line("No setting fits with its whole range", hang=2)
     elif tight := _faster(best, layouts):
-        _, name, row = tight
+        name, row = tight
         text = f"Faster, but the upper end of its range does not fit: {name} with recompute {row.label}"
         yield Line(text, hang=2)
         yield Details(2, "override", tuple(pasted(row, first.spec, with_sizes=True)))
@@ -140,20 +124,18 @@ def _chosen(best: Layout, first: Plan, layouts: Sequence[Layout], whose: str) ->
     yield from export_lines(best.settled.notes)
 
 
-def _faster(best: Layout, layouts: Sequence[Layout]) -> tuple[float, str, Row] | None:
-    """Return the fastest setting of any layout that is faster than the recommended one but may not fit."""
+def _faster(best: Layout, layouts: Sequence[Layout]) -> tuple[str, Row] | None:
+    """Return the fastest setting of any layout that is surely faster than the recommended one but may not fit."""
     assert best.row
     fastest, error = best.plan.seconds_per_token(best.row), ratio_error()
-    rows = ((each.plan.seconds_per_token(row), each.name, row) for each in layouts for row in each.plan.rows)
-    faster = [each for each in rows if each[2].verdict == "TIGHT" and each[0] < fastest]
-    surely = [each for each in faster if each[1] != best.name and not error.hides(each[0], fastest)]
-    return min(
-        [each for each in faster if each[2] is best.plan.riskier] + surely, key=lambda each: each[0], default=None
-    )
-
-
-# Rows of the Pareto set that the page shows; --json has all.
-_MOST_PARETO = 20
+    rows = [(each.plan.seconds_per_token(row), each.name, row) for each in layouts for row in each.plan.rows]
+    faster = [
+        each
+        for each in rows
+        if each[2].verdict == "TIGHT" and each[0] < fastest
+        if each[2] is best.plan.riskier or not error.hides(each[0], fastest)
+    ]
+    return min(faster, key=lambda each: each[0])[1:] if faster else None
 
 
 def news(progress: Counting, known: Searched) -> None:
@@ -167,40 +149,34 @@ def search_page(found: Searched, request: PlanRequest, *, show_all: bool = False
     """Return the page of a search, finished or interrupted. ``show_all``: every layout that it recommends."""
     best = [(each, each.row) for each in found.best if each.row]
     facts = request_facts(found.base.spec, without=("Parallelism", "Recompute", "Fingerprint", "TP overlap"))
-    more = Details(len(facts.rows), "fact", (facts,))
     of, fewest = _extent(found, request)
-    notes = [*other_notes(found.base.notes), *found.sources]
+    notes = [*other_notes(found.base.notes), *found.sources, *_counts(found)]
+    known = Details(len(facts.rows), "fact", (facts,)), details("note", notes)
     if not best:
         nothing = Span("Nothing that fits was found so far" if found.interrupted else "Nothing fits", "bad")
-        next_step = Line(f"Next: {_next_step(found, request)}", hang=2)
         return Page(
-            (*_without_graphs(found), listing(_counts(found)), next_step, more, details("note", notes)),
+            (*_without_graphs(found), listing(_counts(found)), _next_step(found), *known),
             answer=answer_line((nothing, f" among {of}"), _closest(found), ".", keep=["."]),
         )
     unseen = counted(found.num_layouts - sum(found.counts.values()), "layout")
     early = f"Ended early: {unseen} not seen; `plan` of one of these may show other figures, because it replays steps"
     first = replace(best[0][0], settled=with_stop(best[0][0].settled, request.asked))
-    planned, front = Planned((first, *found.best[1:])), thinned(found.pareto, keep=best[0])
-    shown = f"; {len(front)} of {len(found.pareto)} shown, --json has all" if len(front) < len(found.pareto) else ""
-    pareto = f"Settings that no other one beats in memory and time, up to {SLOWEST:g} times the fastest step{shown}"
+    planned, rows = Planned((first, *found.best[1:])), best[: None if show_all else MOST_ROWS]
     commands = [command(*each, request) for each in best]
-    rest = tuple((each.name, each.plan, row) for each, row in front)
     return Page(
         (
             *[Line(early, "doubt", hang=2)] * found.interrupted,
             *_without_graphs(found),
             *stop_lines(first.settled.notes),
-            *_table([(each.name, each.plan, row) for each, row in best[: None if show_all else MOST_ROWS]], planned),
+            *_table([(each.name, each.plan, row) for each, row in rows], planned),
             *limit_lines(replace(best[0][0].plan, spec=best[0][1].candidate.spec), _still_assumed(found)),
             GAP,
             Code(commands[0]),
             *pasted(best[0][1], found.base.spec, with_sizes=True),
-            more,
-            details("note", [*notes, *found.other_vps(), *_counts(found)]),
+            *known,
             Details(len(commands) - 1, "command", (Section("The other layouts", (Code("\n".join(commands[1:])),)),)),
-            Details(0 if show_all else max(0, len(best) - MOST_ROWS), "more layout", option="--all"),
-            Details(len(front), "Pareto setting", (Section(pareto, _table(rest, planned)),)),
-            details("note", _about(planned, [each.plan for each, _ in best])),
+            Details(len(best) - len(rows), "more layout", option="--all"),
+            details("note", _about(planned)),
             assumptions(best[0][0].plan),
         ),
         answer=_answer(planned, of, fewest, is_early=found.interrupted),
@@ -210,33 +186,29 @@ def search_page(found: Searched, request: PlanRequest, *, show_all: bool = False
 def _without_graphs(found: Searched) -> Iterator[Line]:
     """Yield the layout that is safer or faster without CUDA graphs than the best one."""
     if (eager := found.eager) and eager.row:
-        how = "Faster" if found.best and found.best[0].rank[0] == eager.rank[0] else "Safer" if found.best else "Fits"
-        what = f"{eager.name} with recompute {eager.row.label}"
-        yield Line(
-            f"{how} {WITHOUT_GRAPHS}: {what}, {_of_usable(eager, eager.row)}, {format_seconds(eager.seconds)} a step"
-        )
+        yield Line(f"Better {WITHOUT_GRAPHS}: {_with_need(eager, eager.row)}, {format_seconds(eager.seconds)} a step")
 
 
-def _of_usable(layout: Layout, row: Row) -> str:
+def _with_need(layout: Layout, row: Row) -> str:
     assert row.prediction
     sizes = (format_bytes(size) for size in (row.prediction.fits[1], layout.plan.limits.budget_bytes or 0))
-    return "needs {} of {} usable".format(*sizes)
+    return "{} with recompute {}, needs {} of {} usable".format(layout.name, row.label, *sizes)
 
 
 def _closest(found: Searched) -> str:
     """Name the layout of a search without an answer that lacks the least."""
     if (near := found.nearest) is not None:
-        return f"; closest: {near.name} with recompute {near.smallest.label} {_of_usable(near, near.smallest)}"
+        return f"; closest: {_with_need(near, near.smallest)}"
     size, name = found.least
     return f"; closest: {name}, {format_bytes(size)} of weights, gradients and states" if name else ""
 
 
-def _next_step(found: Searched, request: PlanRequest) -> str:
+def _next_step(found: Searched) -> Line:
     """Say what to change so that something may fit."""
-    given = [f"-{name}" for name in Sizes._fields if getattr(request.asked, SIZES[name]) is not None]
-    free = f"leave out {' '.join(given)}, so that the search tries other sizes; or " if given else ""
     more = ",".join(str(found.base.spec.num_gpus * times) for times in (2, 4, 8))
-    return f"{free}more GPUs: --search --over ng={more} finds the fewest"
+    return Line(
+        f"Next: leave out sizes that you gave; or more GPUs: --search --over ng={more} finds the fewest", hang=2
+    )
 
 
 def _still_assumed(found: Searched) -> list[str]:
@@ -253,24 +225,14 @@ def _extent(found: Searched, request: PlanRequest) -> tuple[str, str]:
     tried = f"{done}{counted(found.num_layouts, 'layout')}{early}"
     if not request.num_gpus:
         return tried, ""
-    gpus, are = counted(found.base.spec.num_gpus, "GPU"), "are" if len(found.too_few) > 1 else "is"
-    few = f" ({' and '.join(map(str, found.too_few))} {are} too few)" if found.too_few else ""
+    gpus = counted(found.base.spec.num_gpus, "GPU")
+    few = f" (too few: {', '.join(map(str, found.too_few))})" if found.too_few else ""
     return f"{tried} of {gpus}", f"{gpus}{few}: "
-
-
-def thinned(front: Sequence[tuple[Tried, Row]], keep: tuple[Tried, Row]) -> list[tuple[Tried, Row]]:
-    """Return at most ``_MOST_PARETO`` rows of a Pareto set in its order: both ends, ``keep``, and rows far apart."""
-    rows = list(front)
-    while len(rows) > _MOST_PARETO:
-        sizes = [row.prediction.peak_bytes if row.prediction else 0 for _, row in rows]
-        inner = [at for at in range(1, len(rows) - 1) if rows[at][1] is not keep[1]]
-        del rows[min(inner, key=lambda at: abs(sizes[at + 1] - sizes[at - 1]))]
-    return rows
 
 
 def _counts(found: Searched) -> Iterator[str]:
     ends = ", ".join(f"{how} ({count})" for how, count in found.counts.most_common())
     yield f"{counted(found.num_layouts, 'layout')}: {ends}"
     why = "; ".join(f"{reason} ({count})" for reason, count in found.reasons.most_common(3))
-    if why and len(found.best) < NUM_BEST:
+    if why:
         yield f"Not legal: {why}"

@@ -1,30 +1,27 @@
-"""What to try, cheapest first: allocator, modules, whole layers, no CUDA graphs, other offloading, parallelism."""
+"""What to try, cheapest first: allocator, modules, whole layers, no CUDA graphs, parallelism."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from harness.experiment.recompute import FullRecompute, SelectiveRecompute, canonical_text
 from harness.launch.environment_rows import EXPANDABLE_SEGMENTS
 from harness.predict.allocator_settings import asked_settings
-from harness.predict.assumptions import WIDENED_MOMENTS
 from harness.predict.draws import NUM_DRAWS
 from harness.predict.prediction import Prediction
 from harness.predict.ranges import cost_error
-from harness.predict.reserved import not_composed
 from harness.predict.search import SAME_COST, Plan, Row, cost_of, recommended
 from harness.units import GIB, format_bytes, format_percent, format_seconds
 
-Step = Literal["allocator", "modules", "layers", "graphs", "offloading", "parallelism"]
+Step = Literal["allocator", "modules", "layers", "graphs", "parallelism"]
 
 WITHOUT_GRAPHS = "without CUDA graphs (--cuda_graph_impl none)"
-_SPREAD = "more pipeline or tensor parallelism (--search tries all layouts, --over pp=... tp=... some), or more GPUs"
 _ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
 
 
 @dataclass(frozen=True)
 class ModuleWorth:
-    """One setting of modules compared with no recompute. ``seconds_per_byte`` None: it frees nothing."""
+    """One setting of modules compared with no recompute."""
 
     text: str
     saved_bytes: int
@@ -68,12 +65,18 @@ def module_worths(plan: Plan) -> tuple[ModuleWorth, ...]:
 def advice(plan: Plan) -> tuple[Advice, ...]:
     """Return the steps from the control to the first sufficient one; empty if nothing is judged or needed."""
     control = plan.control
-    if control is None or control.prediction is None or plan.limits.budget_bytes is None or control.verdict == "FITS":
+    if control is None or plan.limits.budget_bytes is None or control.verdict == "FITS":
         return ()
-    allocator = [] if plan.spec.gpu_type.is_cpu else [_allocator(plan, control)]
-    layers = _step(plan, "layers", FullRecompute, "the fewest sufficient whole layers")
-    steps = [*allocator, _modules(plan), layers, *_graphs(plan), *_offloading(plan)]
-    return (*steps, _parallelism(plan)) if not any(step.settles for step in steps) else tuple(steps)
+    order = ", ".join(worth.text for worth in module_worths(plan) if worth.saved_bytes > 0) or "none frees memory"
+    steps = [] if plan.spec.gpu_type.is_cpu else [_allocator(plan)]
+    steps.append(_step(plan, "modules", SelectiveRecompute, f"cheapest per GiB freed first: {order}"))
+    steps.append(_step(plan, "layers", FullRecompute, "the fewest sufficient whole layers"))
+    if plan.without_graphs:
+        steps.append(_graphs(plan, plan.without_graphs))
+    if any(step.settles for step in steps):
+        return tuple(steps)
+    more = "more pipeline or tensor parallelism (--search tries all layouts, --over pp=... tp=... some), or more GPUs"
+    return (*steps, Advice("parallelism", more, settles=False))
 
 
 def why_none(plan: Plan) -> str:
@@ -83,22 +86,20 @@ def why_none(plan: Plan) -> str:
         return ""
     if limits.capacity_bytes is None:
         return "the memory of this GPU is unknown (set it with --fit_into GIB)"
-    if not any(row.prediction for row in plan.rows):
+    if not plan.predicted:
         return "no setting could be predicted"
     if plan.too_dear is not None:
-        cost = "an unknown share" if plan.too_dear.overhead is None else format_percent(plan.too_dear.overhead)
-        return f"settings fit, but cost more than {_allowed(plan)}: the cheapest is {plan.too_dear.label} at {cost}"
-    nothing = f"nothing fits into the {limits.usable_text} usable"
-    others = [*(("--cuda_graph_impl none", row) for row in (eager(plan),) if row), *_offloaded(plan)]
-    return f"{nothing}; with {others[0][0]} the setting {others[0][1].label} fits" if others else nothing
+        limit = f"the {(limits.max_overhead or 0) * 100:g} % of --max_overhead"
+        return f"settings fit, but cost more than {limit}: the cheapest is {plan.too_dear.label}{_at(plan.too_dear)}"
+    without = f"; with --cuda_graph_impl none the setting {other.label} fits" if (other := eager(plan)) else ""
+    return f"nothing fits into the {limits.usable_text} usable{without}"
 
 
 def safe_instead(plan: Plan) -> str:
     """Name a setting that fits with its whole range, if the recommended one does not; else empty."""
     if plan.recommended is None or plan.safe is not None:
         return ""
-    other = eager(plan)
-    instead = f"; {WITHOUT_GRAPHS} the setting {other.label} does{_at(_as_here(plan, other))}" if other else ""
+    instead = f"; {WITHOUT_GRAPHS} the setting {other.label} does" if (other := eager(plan)) else ""
     return f"no planned setting fits with its whole range{instead}"
 
 
@@ -108,15 +109,6 @@ def recommendations(plan: Plan) -> tuple[Row, ...]:
     With another setting of the allocator, recommended, without CUDA graphs if none is safe with them, riskier.
     """
     return tuple(row for row in (plan.cure, plan.recommended, eager(plan), plan.riskier) if row)
-
-
-def cheapest_saving(plan: Plan) -> Row | None:
-    """Return the setting that saves memory for the least time per byte, compared with the recommended one."""
-    if plan.recommended is None:
-        return None
-    cost, peak = cost_of(plan.recommended)
-    rows = [row for row in plan.rows if row.prediction and peak - cost_of(row)[1] > peak / 100]
-    return min(rows, key=lambda row: (cost_of(row)[0] - cost) / (peak - cost_of(row)[1]), default=None)
 
 
 def eager(plan: Plan) -> Row | None:
@@ -131,68 +123,45 @@ def same_time_text(plan: Plan) -> str:
     """Name the settings that are as fast as the recommended one, as far as a prediction can tell; else empty."""
     if not plan.same_time:
         return ""
-    others = ", ".join(f"{row.label}{_at(row)}" for row in plan.same_time)
-    error = cost_error()
-    return (
-        f"the same time, as far as predictions can tell: {others}; the recommended one needs or recomputes the least "
-        f"(in {error.num_rows} measured cases, predicted costs err by {error.share * 100:.0f} % of the cost)"
-    )
+    others, error = ", ".join(f"{row.label}{_at(row)}" for row in plan.same_time), cost_error()
+    return f"as fast, because predicted costs err by {error.share * 100:.0f} % ({error.num_rows} measured): {others}"
 
 
-def asked_text(plan: Plan, whose: str) -> str:
-    """Describe the setting of the request: ``whose`` it is, verdict, peak, time; empty if it is the recommended one."""
+def asked_text(plan: Plan) -> str:
+    """Describe the setting of the request: verdict, need, time; empty if it is the recommended one."""
     own = canonical_text(plan.spec.recompute)
     row = next((row for row in plan.rows if canonical_text(row.candidate.spec.recompute) == own), None)
     if row is None or row is plan.recommended:
         return ""
-    if row.prediction is None:
-        return f"{whose} setting, {row.label}, is not predicted: {row.reason}"
-    time = f", {format_seconds(row.prediction.time.likely_s)} a step" if row.prediction.time else ""
-    need = f"needs {'' if row.prediction.is_point_known else '~'}{format_bytes(row.prediction.fits[1])}"
-    verdict = row.verdict or "not judged"
-    doubt = f"; {doubt_text(plan, row.prediction)}" * (row.verdict == "TIGHT")
-    return f"{whose} setting, {row.label}: {verdict}, {need}{time}{_at(row)}{allocator_text(plan, row)}{doubt}"
+    if (found := row.prediction) is None:
+        return f"your setting, {row.label}, is not predicted: {row.reason}"
+    time = f", {format_seconds(found.time.likely_s)} a step" if found.time else ""
+    doubt = f"; {doubt_text(plan, found)}" * (row.verdict == "TIGHT")
+    need = f"needs {format_bytes(found.fits[1])}{time}{_at(row)}{allocator_text(row)}{doubt}"
+    return f"your setting, {row.label}: {row.verdict or 'not judged'}, {need}"
 
 
-def allocator_text(plan: Plan, row: Row) -> str:
-    """Say that a setting fits due to expandable segments, with the bytes that it needs more without; empty if not."""
-    if row.prediction is None or row.otherwise is None:
+def allocator_text(row: Row) -> str:
+    """Say that a setting may fit due to expandable segments alone, with the bytes that these save; empty if not."""
+    if row.prediction is None or row.otherwise is None or row.verdict == "OOM":
         return ""
     more = row.otherwise.fits[1] - row.prediction.fits[1]
-    if more <= 0 or row.verdict == "OOM":
-        return ""
-    exceeds = row.otherwise.fits[1] > (plan.limits.budget_bytes or 0)
-    return f"; without {EXPANDABLE_SEGMENTS} it {'does' if exceeds else 'may'} not fit (+{format_bytes(more)})"
+    return f"; without {EXPANDABLE_SEGMENTS} it may not fit (+{format_bytes(more)})" if more > 0 else ""
 
 
 def cure_text(plan: Plan) -> str:
     """Say what to use under the request's own settings of the allocator; empty without a ``cure``."""
-    cure, best = plan.cure, plan.recommended
-    own = next((row for row in plan.rows if cure and row.text == cure.text), None)
-    if cure is None or cure.prediction is None or own is None or own.prediction is None:
+    if plan.cure is None:
         return ""
-    most = f"it may need up to {format_bytes(own.prediction.fits[2])}"
-    then = "nothing fits" if best is None else most if best is own else f"use {best.label}{_at(best)}"
-    return f"; without it {then}"
+    best = plan.recommended
+    return f"; without it {f'use {best.label}{_at(best)}' if best else 'nothing fits'}"
 
 
-def allocator_note(plan: Plan, *, with_late: bool) -> str:
-    """Say what reserved bytes are made of, and which settings of the allocator they assume.
-
-    ``with_late``: also what streams that run late reserve, which takes a replay.
-    """
-    text = asked_settings(plan.spec)[1]
-    names = [row.label for row in plan.rows if row.prediction and row.prediction.reserved_source == "replayed"]
-    cause = not_composed(plan.spec)
-    why = f" ({cause}: no step is composed of requests)" if cause else ""
+def allocator_note(plan: Plan) -> str:
+    """Say what reserved bytes are made of, and which settings of the allocator they assume."""
+    names = [row.label for row in plan.predicted if row.prediction and row.prediction.reserved_source == "replayed"]
     steps = f"of replayed first steps for {' and '.join(names)}, else " if names else ""
-    settings = f"with {_ALLOCATOR}={text}" if text else "without settings of torch's allocator"
-    row = plan.recommended or plan.control
-    late = ""
-    if with_late and row and row.prediction and row.prediction.reserved[2] > row.prediction.reserved[1]:
-        most = format_bytes(row.prediction.reserved[2])
-        late = f"; where side streams run late, as that of Megatron-LM's DDP can, up to {most} with `{row.label}`"
-    return f"Reserved and Fits: {steps}by the class of the job{why}, {settings}{late}"
+    return f"Reserved and Fits: {steps}by the class of the job, with {_ALLOCATOR}={asked_settings(plan.spec)[1]}"
 
 
 def drawn_text(plan: Plan) -> Iterator[str]:
@@ -231,51 +200,17 @@ def riskier_text(plan: Plan) -> str:
 
 def doubt_text(plan: Plan, tight: Prediction) -> str:
     """Say how far the need of a tight setting reaches, and how many of ten measured jobs of its class would fit."""
-    high, num = format_bytes(tight.fits[2]), tight.num_of_ten_within(plan.limits.budget_bytes or 0)
-    odds = f"about {num} of 10" if num else "fewer than 1 of 10"
-    return f"it may need up to {high}; {odds} measured jobs of its class would fit"
+    num = tight.num_of_ten_within(plan.limits.budget_bytes or 0)
+    return f"it may need up to {format_bytes(tight.fits[2])}; about {num} of 10 measured jobs of its class would fit"
 
 
-def _allowed(plan: Plan) -> str:
-    return f"the {(plan.limits.max_overhead or 0) * 100:g} % of --max_overhead"
-
-
-def _allocator(plan: Plan, control: Row) -> Advice:
+def _allocator(plan: Plan) -> Advice:
     """Expandable segments cost nothing and cure fragmentation, but not a peak that is too high."""
-    cure, budget = plan.cure, plan.limits.budget_bytes or 0
-    if cure and cure.prediction:
-        need, how = format_bytes(cure.prediction.fits[1]), "fits" if cure.verdict == "FITS" else "may fit"
-        text = f"{_ALLOCATOR}={EXPANDABLE_SEGMENTS}: {cure.text} {how}{_at(cure)}, {need} are then needed"
-        return Advice("allocator", text, settles=cure.verdict == "FITS")
-    is_set = asked_settings(plan.spec)[0].expandable_segments
-    found, known = control.prediction, control.prediction if is_set else control.otherwise
-    assert found
-    if found.peak_bytes > budget:
-        text = "the predicted peak alone does not fit"
-    elif known is None:
-        text = f"the upper end of the peak, {format_bytes(found.range_bytes[1])}, does not fit"
-    elif known.fits[1] > budget:
-        captured = " (a capture of a CUDA graph gives no cached memory back)" * (plan.spec.cuda_graph.impl != "none")
-        text = f"{format_bytes(known.fits[1])} are needed{captured}"
-    else:
-        text = "the {} needed fit, the upper end, {}, does not".format(*map(format_bytes, known.fits[1:]))
-    have = " (already set)" * is_set
-    return Advice(
-        "allocator",
-        f"{_ALLOCATOR}={EXPANDABLE_SEGMENTS}{have} is not enough: without recompute {text}",
-        settles=False,
-        helps=False,
-    )
-
-
-def _modules(plan: Plan) -> Advice:
-    worths = module_worths(plan)
-    ranked = [worth.text for worth in worths if worth.saved_bytes > 0]
-    if ranked:
-        order = f"cheapest per GiB freed first: {', '.join(ranked)}"
-    else:
-        order = f"{', '.join(worth.text for worth in worths)}: none frees memory" if worths else "no price known"
-    return _step(plan, "modules", SelectiveRecompute, order)
+    name, cure = f"{_ALLOCATOR}={EXPANDABLE_SEGMENTS}", plan.cure
+    if cure:
+        return Advice("allocator", f"{name}: {cure.text} fits{_at(cure)}", settles=cure.verdict == "FITS")
+    is_set = " (already set)" * asked_settings(plan.spec)[0].expandable_segments
+    return Advice("allocator", f"{name}{is_set} is not enough without recompute", settles=False, helps=False)
 
 
 def _step(plan: Plan, step: Step, kind: type[SelectiveRecompute | FullRecompute], order: str) -> Advice:
@@ -284,75 +219,19 @@ def _step(plan: Plan, step: Step, kind: type[SelectiveRecompute | FullRecompute]
     best = plan.recommended
     fitting = best if any(row is best for row in rows) else recommended(rows, plan.limits)
     if fitting is None or fitting.verdict != "FITS":
-        dear = recommended(rows, replace(plan.limits, max_overhead=None))
-        if dear is not None and dear.verdict == "FITS":
-            text = f"{dear.text} fits{_at(dear)}, but that is more than {_allowed(plan)}"
-            return Advice(step, f"{step}: {text} ({order})", settles=False)
-        if not any(row.prediction for row in rows):
-            return Advice(step, f"{step}: {_why_unplanned(rows)}", settles=False, helps=False)
-        return Advice(step, f"{step}: no planned setting fits", settles=False, helps=False)
-    cost = _at(fitting)
-    is_best = plan.recommended is not None and fitting.text == plan.recommended.text
-    return Advice(step, f"{step}: {fitting.text} fits{cost} ({order})", settles=is_best)
+        return Advice(step, f"{step} ({order}): no setting fits within the limits", settles=False, helps=False)
+    return Advice(step, f"{step} ({order}): {fitting.text} fits{_at(fitting)}", settles=fitting is best)
 
 
-def _why_unplanned(rows: tuple[Row, ...]) -> str:
-    if not rows:
-        return "no setting was planned"
-    reasons = dict.fromkeys(rule for row in rows for rule in row.candidate.rules)
-    return f"no setting is legal ({', '.join(reasons)})" if reasons else "no setting could be traced"
-
-
-def _graphs(plan: Plan) -> tuple[Advice, ...]:
-    other = plan.without_graphs
-    if other is None:
-        return ()
+def _graphs(plan: Plan, other: Plan) -> Advice:
     best = other.cure or other.recommended
-    if best is None or best.verdict != "FITS":
-        why = why_none(other) or "no setting fits either"
-        return (Advice("graphs", f"{WITHOUT_GRAPHS}: {why}", settles=False, helps=False),)
-    text = f"{WITHOUT_GRAPHS}: the setting {best.label} fits{_at(_as_here(plan, best))}"
-    return (Advice("graphs", text, settles=plan.recommended is None),)
-
-
-def _offloaded(plan: Plan) -> list[tuple[str, Row]]:
-    """Return other numbers of offloaded layers, as options, with the setting that then fits, the cheapest first."""
-    plans = ((each.spec.offload.cpu_offloading_num_layers, each.safe) for each in plan.other_offloading)
-    rows = [(f"-ol {num}", _as_here(plan, row)) for num, row in plans if row]
-    return sorted(rows, key=lambda each: cost_of(each[1]))
-
-
-def _offloading(plan: Plan) -> Iterator[Advice]:
-    for option, row in _offloaded(plan):
-        need = format_bytes(row.prediction.fits[1]) if row.prediction else ""
-        yield Advice("offloading", f"{option}: the setting {row.label} fits{_at(row)}, {need} are needed", settles=True)
+    fits = best is not None and best.verdict == "FITS"
+    what = f"the setting {best.label} fits" if best and fits else "no setting fits either"
+    return Advice("graphs", f"{WITHOUT_GRAPHS}: {what}", settles=fits and plan.recommended is None, helps=fits)
 
 
 def _at(row: Row) -> str:
     return "" if row.overhead is None else f" at {format_percent(row.overhead)}"
-
-
-def _as_here(plan: Plan, row: Row) -> Row:
-    """Return a setting of another plan with its cost beside the step of this one without recompute."""
-    return row.compared_with(plan.control.prediction if plan.control else None)
-
-
-def _parallelism(plan: Plan) -> Advice:
-    predicted = [row.prediction for row in plan.rows if row.prediction]
-    least = min(predicted, key=lambda found: found.peak_bytes)
-    floor = max(least.stages, key=lambda stage: stage.peaks["optimizer step"])
-    budget = plan.limits.budget_bytes or 0
-    if (size := floor.peaks["optimizer step"]) > budget or least.worst.peak == "optimizer step":
-        how = "alone exceeds the memory" if size > budget else f"is the peak, {format_bytes(size)}"
-        why = f"the optimizer step of stage {floor.pp_rank} {how}, and recompute does not lower it"
-        if WIDENED_MOMENTS in least.assumptions:
-            why += " (transformer-engine 2.13 does: plan it with --assume transformer-engine=2.13)"
-    elif plan.too_dear is not None:
-        why = f"settings that fit cost more than {_allowed(plan)}: raise the limit, or use"
-        return Advice("parallelism", f"{why} {_SPREAD}", settles=False)
-    else:
-        why = "activations are too large for this layout"
-    return Advice("parallelism", f"{why}: {_SPREAD}", settles=False)
 
 
 # Peaks that no table shows apart: a thousandth, at most 50 MB.

@@ -196,7 +196,6 @@ class Plan:
 
     ``cure``: a setting that costs less or fits more surely than the recommended one under another setting of torch's
     allocator. ``without_graphs``: the same layout without CUDA graphs, because no setting with graphs is safe.
-    ``other_offloading``: the same layout with other numbers of offloaded layers that make a setting safe.
     """
 
     spec: ExperimentSpec
@@ -207,7 +206,6 @@ class Plan:
     recommended: Row | None
     cure: Row | None = None
     without_graphs: "Plan | None" = None
-    other_offloading: tuple["Plan", ...] = ()
 
     @property
     def limit_texts(self) -> list[str]:

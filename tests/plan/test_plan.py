@@ -353,7 +353,6 @@ def test_a_setting_that_torch_refuses_is_refused_before_anything_is_traced(plan,
     done = plan(*POINT, "-E", f"PYTORCH_CUDA_ALLOC_CONF={value}")
     assert (done.code, done.out) == (2, "")
     assert f"PYTORCH_CUDA_ALLOC_CONF={value}" in done.err
-    assert "torch says" in done.err
 
 
 def test_a_setting_without_effect_is_named(plan):

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from harness.experiment.software import Software
-from harness.plan.answer import answer_of, speed_texts
 from harness.plan.nearest import nearest_blocks, nearest_golden, nearest_text
 from harness.plan.rows import planned_document
 from harness.plan.run import Planned
@@ -16,7 +15,6 @@ from harness.predict.device import device_needs
 from harness.predict.limits import Limits
 from harness.predict.ranges import cost_error, ratio_error
 from harness.predict.search import Traces, candidates, plan, required_cases
-from harness.predict.time_model import StepTime
 from harness.recipes.rows import refusals
 from harness.records.golden import GoldenMetric, GoldenRecord, MeasuredOn
 from harness.records.trace import ChunkTrace, OpCost, TraceCase
@@ -59,19 +57,6 @@ def test_a_tight_layout_is_not_recommended_where_another_fits(planned):
     layouts = (layout("tight", tight), layout("fits", slower))
     assert Planned(layouts).best.name == "fits"
     assert Planned(layouts[:1]).best.name == "tight"
-
-
-def test_line_1_has_the_cost_of_the_table_and_a_wide_range_of_the_step(planned):
-    fits = planned("FITS")
-    other = next(row for row in fits.rows if row.overhead)
-    smaller = tuple(replace(stage, total=10**9) for stage in other.prediction.stages)
-    saving = replace(other, overhead=0.006451, prediction=replace(other.prediction, stages=smaller))
-    two = replace(fits, rows=(fits.control, saving), recommended=fits.control)
-    assert f"{saving.label}, -" in (line := plain(answer_of(two).words)) and "+0.6 %" in line
-    for low, high, text in ((0.62, 4.7, ", ~1.57 s a step (0.97-7.36)"), (0.9, 1.2, ", 1.566 s a step")):
-        time = StepTime(1.566, 0.0, 0.0, 0.0, True, low, high)
-        row = replace(fits.control, prediction=replace(fits.control.prediction, time=time))
-        assert speed_texts(row, is_control=True)[0] == text
 
 
 def test_layouts_whose_times_cannot_be_told_apart_are_one_group(planned):

@@ -19,7 +19,7 @@ from harness.plan import searching
 from harness.plan.request import PlanRequest
 from harness.plan.searched import NUM_BEST, command, search_document, settled_for_search
 from harness.plan.searching import search
-from harness.plan.show_layouts import search_page, thinned
+from harness.plan.show_layouts import search_page
 from harness.predict.layouts import Sizes
 from harness.predict.prediction import predict
 from harness.predict.ranges import cost_error, ratio_error
@@ -72,7 +72,6 @@ def test_of_layouts_that_differ_in_vp_alone_the_one_that_needs_the_least_is_show
     assert known.best == [others[0], best, *others[:0:-1]]
     known.tried[other.sizes] = other
     assert known.best == [others[0], other]
-    assert [note.rpartition(" VP ")[2] for note in known.other_vps()] == [f"{best.sizes.vp or 'none'}, 97"]
 
 
 def test_layouts_that_share_stages_cost_what_each_costs_alone(found):
@@ -102,21 +101,6 @@ def test_the_micro_batch_that_the_search_chose_is_not_assumed(found):
     base = replace(found.base, notes=("assumed: bf16, micro 1; change with -c -mb",))
     page = search_page(replace(found, base=base), PlanRequest(asked=SFT))
     assert "Assumed: bf16; change with -c'" in str(page.blocks)
-
-
-@pytest.mark.parametrize("num", [3, 20, 21, 90])
-def test_a_long_pareto_set_keeps_its_ends_and_the_recommended_setting(found, num):
-    tried, row = found.pareto[0]
-
-    def of_size(gib: int):
-        stage = replace(row.prediction.stages[0], peaks={"schedule": gib * 2**30})
-        return replace(row, prediction=replace(row.prediction, stages=(stage,)))
-
-    front = [(tried, of_size(at if at < 10 else 100 + at)) for at in range(num)]
-    kept = thinned(front, keep=front[1])
-    assert len(kept) == min(num, 20)
-    assert [front[0], front[1], front[-1]] == [kept[0], kept[1], kept[-1]]
-    assert [each for each in front if each in kept] == kept
 
 
 @pytest.mark.slow
@@ -150,17 +134,17 @@ def test_the_page_of_a_search_says_how_far_it_came(found):
     assert plain(search_page(found, request).answer.words).startswith("Use 64 GPUs: tp=4 ")
 
 
-@pytest.mark.parametrize(("rest", "word"), [(0, "Fits"), (1, "Faster"), (2, "Safer")])
-def test_the_advice_without_cuda_graphs_is_in_the_document(found, rest, word):
-    """With nothing, with a layout that fits as surely, and with one that is tight, beside it."""
+@pytest.mark.parametrize("has_other", [False, True])
+def test_the_advice_without_cuda_graphs_is_in_the_document(found, has_other):
     eager, other = found.best[:2]
-    tight = replace(other, plan=replace(other.plan, recommended=replace(other.row, verdict="TIGHT")))
-    known = replace(found, eager=eager, tried={other.sizes: (other, other, tight)[rest]} if rest else {})
+    known = replace(found, eager=eager, tried={other.sizes: other} if has_other else {})
     request = PlanRequest(asked=replace(SFT, cuda_graph_impl="transformer_engine", cuda_graph_scope="attn"))
     row = search_document(known, request).without_graphs
     assert (row.layout, row.verdict, row.command.count("--cuda_graph_impl none")) == (eager.name, "FITS", 1)
     assert "scope" not in row.command
-    assert [block for block in search_page(known, request).blocks if str(getattr(block, "words", "")).startswith(word)]
+    assert [
+        block for block in search_page(known, request).blocks if str(getattr(block, "words", "")).startswith("Better ")
+    ]
 
 
 @pytest.mark.parametrize("num_gpus", [2, 16, 48, 64, 128])
@@ -342,7 +326,7 @@ def test_the_fewest_gpus_that_hold_the_job_are_searched_smallest_first(mbr_perf)
     page = mbr_perf("plan", *without, "--search", "--over", "ng=64,4,16,8")
     document = json.loads(mbr_perf("plan", *without, "--search", "--over", "ng=64,4,16,8", "--json").out)
     assert (document["search"]["too_few"], document["layouts"][0]["spec"]["num_gpus"]) == ([4, 8], 16)
-    assert page.out.startswith("Use 16 GPUs (4 and 8 are too few): tp=4 pp=4 ")
+    assert page.out.startswith("Use 16 GPUs (too few: 4, 8): tp=4 pp=4 ")
 
 
 @pytest.mark.slow

@@ -121,7 +121,6 @@ def test_advice_goes_from_the_allocator_over_modules_to_layers(planned):
 def test_parallelism_is_the_last_resort_and_names_the_floor(planned):
     steps = advice(planned(capacity_bytes=1000))
     assert [step.step for step in steps] == ["allocator", "modules", "layers", "parallelism"]
-    assert "optimizer step of stage" in steps[-1].text
 
 
 def test_seconds_are_not_predicted_for_a_processor(spec_of, by_hand):
@@ -141,8 +140,6 @@ def test_what_fits_but_is_above_the_limit_of_cost_is_named_with_its_cost(planned
     reason = why_none(made)
     assert f" {cheapest.overhead * 50:g} % of --max_overhead" in reason
     assert reason.endswith(f" {cheapest.text} at {format_percent(cheapest.overhead)}")
-    assert not [step for step in advice(made) if step.step == "layers" and "no setting" in step.text]
-    assert "limit" in advice(made)[-1].text
 
 
 def test_what_fits_without_cuda_graphs_is_a_step_before_more_gpus(planned):
@@ -153,18 +150,6 @@ def test_what_fits_without_cuda_graphs_is_a_step_before_more_gpus(planned):
     assert (step.step, step.settles) == ("graphs", True)
     for said in (step.text, why_none(beside)):
         assert "--cuda_graph_impl none" in said and "full:block:1" in said
-
-
-def test_other_numbers_of_offloaded_layers_are_steps_the_cheapest_first(planned):
-    fits = tight(planned, "full:block:1")
-    offload = fits.spec.offload.model_copy(update={"cpu_offloading_num_layers": 3})
-    more = replace(planned(), spec=fits.spec.model_copy(update={"offload": offload}))
-    beside = replace(planned(capacity_bytes=1000), other_offloading=(fits, more))
-    assert [(each.step, each.text[:5]) for each in advice(beside)[-2:]] == [
-        ("offloading", "-ol 3"),
-        ("offloading", "-ol 0"),
-    ]
-    assert why_none(beside).endswith("with -ol 3 the setting none fits")
 
 
 def test_the_safe_setting_is_recommended_and_the_cheaper_one_that_may_not_fit_is_named(planned):
@@ -247,11 +232,11 @@ def test_the_setting_of_the_request_stands_beside_another_one_that_is_recommende
     made = tight(planned, "full:block:1")
     row = row_of(made, made.spec.recompute.text)
     assert row is not made.recommended
-    text = asked_text(made, "the recipe's")
-    assert text.startswith("the recipe's ") and f"{row.text}: {row.verdict}, " in text
+    text = asked_text(made)
+    assert f"{row.text}: {row.verdict}, " in text
     amounts = (*map(format_bytes, row.prediction.fits[1:]), format_percent(row.overhead))
     assert [amount for amount in amounts if amount not in text] == []
-    assert asked_text(replace(made, recommended=row), "your") == ""
+    assert asked_text(replace(made, recommended=row)) == ""
 
 
 def test_what_is_not_modelled_has_its_bound_in_bytes(planned, spec_of):
