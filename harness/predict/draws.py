@@ -2,9 +2,9 @@
 
 import random
 import re
-from dataclasses import dataclass, field
-from functools import cached_property, partial
-from pathlib import Path
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 from harness.errors import BadRequestError, Problems
 from harness.experiment.experiment import ExperimentSpec
@@ -13,38 +13,16 @@ NUM_DRAWS = 5
 LENGTHS, ROUTING = "--lengths", "--routing"
 # Collators pad a batch to a multiple of this, for products in FP8; sequence and context parallelism cut it again.
 _MULTIPLE = 16
-_FORM = "give MEAN,SPREAD in tokens, e.g. 1800,700, or a file with TOKENS,COUNT on each line, e.g. 2048,310"
 
 
-@dataclass(frozen=True)
-class Tokens:
-    """Numbers of tokens: how often each occurs, or with ``spread`` a normal distribution around ``mean``."""
+class Tokens(NamedTuple):
+    """Numbers of tokens: a normal distribution."""
 
-    mean: float = 0.0
-    spread: float = 0.0
-    counts: tuple[tuple[int, int], ...] = ()
-    origin: str = field(default="", compare=False)
-
-    def too_long(self, most: int) -> str:
-        """Say where more than ``most`` tokens stand; empty where nothing is longer. A spread may reach beyond."""
-        above = [(f":{line}", value) for line, (value, _) in enumerate(self.counts, 1) if value > most]
-        if self.mean > most:
-            above = [("", round(self.mean))]
-        if not above:
-            return ""
-        more = f" (so are {len(above) - 1} more of the file)" if above[1:] else ""
-        return f"{self.origin}{above[0][0]}: {above[0][1]} tokens are more than the sequence length, {most}{more}"
-
-    @cached_property
-    def average(self) -> float:
-        if not self.counts:
-            return self.mean
-        return sum(value * count for value, count in self.counts) / sum(count for _, count in self.counts)
+    mean: float
+    spread: float
 
     def drawn(self, source: random.Random, num: int) -> list[float]:
         """Draw numbers of tokens."""
-        if self.counts:
-            return [*source.choices([value for value, _ in self.counts], [count for _, count in self.counts], k=num)]
         return [max(0.0, source.gauss(self.mean, self.spread)) for _ in range(num)]
 
 
@@ -79,7 +57,7 @@ class Draw:
         num_experts = moe.num_moe_experts // self.spec.parallelism.expert_model_parallel_size
         found = self.routing.drawn(self._source(step, microbatch, layer), num_experts)
         capacity = self.spec.kernels.moe_expert_capacity_factor
-        return min(sum(found) / num_experts / self.routing.average, capacity or float("inf"))
+        return min(sum(found) / num_experts / self.routing.mean, capacity or float("inf"))
 
     def _source(self, *place: int) -> random.Random:
         return random.Random(f"{self.seed} {place}")  # noqa: S311
@@ -101,10 +79,11 @@ class Varied:
 
         Routing counts for jobs that force an even load, too: it says what theirs would cost.
         """
-        problems = Problems()
-        if self.lengths and (why := self.lengths.too_long(spec.batch.seq_length)):
+        problems, most = Problems(), spec.batch.seq_length
+        if self.lengths and self.lengths.mean > most:
             problems.add(
-                why, f"leave out what is longer than {spec.batch.seq_length}, or give longer sequences with -sl"
+                f"{LENGTHS} {self.lengths.mean:g},...: more tokens than the sequence length, {most}",
+                "give a smaller mean, or longer sequences with -sl",
             )
         has_experts = spec.model.moe is not None and spec.parallelism.expert_model_parallel_size > 1
         if self.routing and (not has_experts or spec.kernels.moe_pad_expert_input_to_capacity):
@@ -121,7 +100,7 @@ CONSTANT = Varied()
 
 
 def read_varied(lengths: str | None, routing: str | None) -> Varied:
-    """Read the values of the options, as :func:`read_tokens`. BadRequestError with what is wrong in either."""
+    """Read the values of the options. BadRequestError with what is wrong in either."""
     problems = Problems()
     given = ((LENGTHS, lengths), (ROUTING, routing))
     found = [problems.tried(partial(read_tokens, option, text)) if text else None for option, text in given]
@@ -130,27 +109,8 @@ def read_varied(lengths: str | None, routing: str | None) -> Varied:
 
 
 def read_tokens(option: str, text: str) -> Tokens:
-    """Read ``MEAN,SPREAD``, or a file with ``TOKENS,COUNT`` on each line. BadRequestError with all wrong lines."""
-    origin = f"{option} {text}"
-    if found := re.fullmatch(r" *(\d+\.?\d*) *, *(\d+\.?\d*) *", text):
-        mean, spread = map(float, found.groups())
-        if mean and spread:
-            return Tokens(mean, spread, origin=origin)
-    try:
-        lines = Path(text).read_text().rstrip().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadRequestError(f"{origin}: neither two numbers above 0 nor a readable file", remedy=_FORM) from error
-    return Tokens(counts=_counts(origin, lines), origin=origin)
-
-
-def _counts(origin: str, lines: list[str]) -> tuple[tuple[int, int], ...]:
-    rows = [re.fullmatch(r" *(\d+) *, *(\d+) *", line) for line in lines]
-    wrong = [at for at, row in enumerate(rows) if row is None or not int(row[2])]
-    if wrong:
-        more = f" (nor are {len(wrong) - 1} more)" if wrong[1:] else ""
-        message = f"{origin}:{wrong[0] + 1}: {lines[wrong[0]]!r} is not TOKENS,COUNT{more}"
-        raise BadRequestError(message, remedy=_FORM)
-    counts = tuple((int(row[1]), int(row[2])) for row in rows if row)
-    if not any(value for value, _ in counts):
-        raise BadRequestError(f"{origin}: the file has no tokens", remedy=_FORM)
-    return counts
+    """Read ``MEAN,SPREAD``. BadRequestError for other texts."""
+    found = re.fullmatch(r" *(\d+\.?\d*) *, *(\d+\.?\d*) *", text)
+    if found is None or not float(found[1]) or not float(found[2]):
+        raise BadRequestError(f"{option} {text}: not two numbers above 0", remedy="give MEAN,SPREAD, e.g. 1800,700")
+    return Tokens(float(found[1]), float(found[2]))

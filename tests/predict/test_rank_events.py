@@ -204,7 +204,7 @@ def test_a_draw_of_whole_micro_batches_changes_nothing_and_one_of_half_of_them_t
     spec = point("llama3_70b", 32)
     memory, whole = composed(spec, found=NATIVE)
     tokens = spec.batch.seq_length
-    alike, halves = (Draw(0, spec, Tokens(counts=((each, 1),))) for each in (tokens, tokens // 2))
+    alike, halves = (Draw(0, spec, Tokens(float(each), 1e-9)) for each in (tokens, tokens // 2))
     same = composed(spec, found=NATIVE, draws=(alike,))[1]["found"]
     assert (same.in_time, most(same)) == (whole["found"].in_time, most(whole["found"]))
     assert same.fits == pytest.approx(whole["found"].fits, rel=0.002)  # no micro-batch of a draw is left out
