@@ -9,7 +9,7 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.predict.compose import ChunkCost, Parameters, PassSizes
 from harness.predict.interleaved import Event, Pass
 from harness.predict.model_states import Adam, ModelStates, model_states
-from harness.predict.schedule import Load, Schedule, fullest_loads, keeps_outputs, schedule_of
+from harness.predict.schedule import Instant, Schedule, fullest_instants, keeps_outputs, schedule_of
 from harness.units import MIB, grouped
 
 KIB = 1024
@@ -224,31 +224,35 @@ def _moments(
     """
     beside = max(chunk.largest_unit for chunk in chunks) if schedule.extra_warmup else 0
     waiting = deferred_bytes(spec) if schedule.num_deferred else 0
-    alike = _alike(chunks)
-    kinds = [chunks[i] for i in dict.fromkeys(alike)]
-    saved, with_loss = [kind.body.saved for kind in kinds], [kind.sizes.saved for kind in kinds]
-    outputs = [int(keeps_outputs(spec) and not kind.has_loss) for kind in kinds]
-    graphs, latest = [(kind.captured, kind.pool, kind.static) for kind in kinds], [kind.latest for kind in kinds]
+    saved, with_loss = [chunk.body.saved for chunk in chunks], [chunk.sizes.saved for chunk in chunks]
+    outputs = [int(keeps_outputs(spec) and not chunk.has_loss) for chunk in chunks]
+    graphs, latest = [(chunk.captured, chunk.pool, chunk.static) for chunk in chunks], [c.latest for c in chunks]
     # Empty where all are zero, so that nothing is added up: a search does this for every moment of every layout.
     graphs, latest = graphs * any(map(any, graphs)), latest * any(latest)
+    lingers = bool(latest) or any(map(_lingers, {id(chunk): chunk for chunk in chunks}.values()))
 
-    def moment(load: Load) -> Moment:
+    def moment(instant: Instant) -> Moment:
         """Return the bytes of an instant. The running micro-batch counts as held, also in its forward pass."""
-        event, again, running = load.event, load.again, chunks[load.event.chunk]
-        begins = event.direction == "forward"
-        held = sum(map(mul, load.in_flight, saved)) + begins * running.body.saved
-        of_loss = sum(map(mul, load.in_flight, with_loss)) + begins * running.sizes.saved - held
-        buffers = event.buffers + sum(map(mul, load.in_flight, outputs))
+        event, in_flight, ended, deferred = instant
+        running, again, begins = chunks[event.chunk], ended[event.chunk], event.direction == "forward"
+        held = sum(map(mul, in_flight, saved)) + begins * running.body.saved
+        of_loss = sum(map(mul, in_flight, with_loss)) + begins * running.sizes.saved - held
+        buffers = event.buffers + sum(map(mul, in_flight, outputs))
         # What backward passes of idle chunks left. Of layers that are not run again it belongs to the micro-batch that
         # came last, which is then the last to finish.
-        left = sum(chunks[i].sizes.replaced if busy else chunks[i].sizes.lingering for i, busy in load.idle)
-        replaced = sum(map(mul, load.earlier, latest))  # routing of all micro-batches but the latest of each chunk
+        left = 0
+        for n, num in enumerate(in_flight) if lingers else ():
+            if ended[n] and n != event.chunk:
+                left += chunks[n].sizes.replaced if num else chunks[n].sizes.lingering
+        # Routing of all micro-batches but the latest of each chunk, the running one counted.
+        earlier = (max(0, num - 1 + (begins and n == event.chunk)) for n, num in enumerate(in_flight))
+        replaced = sum(map(mul, earlier, latest))
         body, sizes = _transient(running.body, event, again=again), _transient(running.sizes, event, again=again)
         in_graphs = [
-            sum(map(mul, load.in_flight, of_kinds)) + begins * of_running
-            for *of_kinds, of_running in zip(*graphs, (running.captured, running.pool, running.static), strict=True)
+            sum(map(mul, in_flight, of_chunks)) + begins * of_running
+            for *of_chunks, of_running in zip(*graphs, (running.captured, running.pool, running.static), strict=True)
         ]
-        logits = of_loss + max(0, sizes - body) + load.deferred * waiting
+        logits = of_loss + max(0, sizes - body) + deferred * waiting
         in_layers = states.fetched + (0 if begins else states.queued)
         in_layers -= min(body, sizes) + logits - body  # by so much the loss is higher, where no layer runs
         return Moment(
@@ -262,19 +266,13 @@ def _moments(
             static=in_graphs[2],
         )
 
-    return tuple(map(moment, fullest_loads(schedule, alike, lingers=bool(latest) or any(map(_lingers, kinds)))))
+    return tuple(map(moment, fullest_instants(schedule, lingers=lingers)))
 
 
 def _lingers(chunk: ChunkCost) -> bool:
     """Return whether a backward pass leaves anything behind that changes later passes."""
     every = chunk.sizes, chunk.body
     return any(s.lingering or (s.forward_again, s.backward_again) != (s.forward_peak, s.backward_peak) for s in every)
-
-
-def _alike(chunks: tuple[ChunkCost, ...]) -> tuple[int, ...]:
-    """For every chunk, the number of the first one of equal cost: a composition makes one object for all of them."""
-    first = {id(chunk): i for i, chunk in reversed([*enumerate(chunks)])}
-    return tuple(first[id(chunk)] for chunk in chunks)
 
 
 def deferred_bytes(spec: ExperimentSpec) -> int:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout import num_virtual_stages
-from harness.predict.interleaved import Event, Interleaved, Pass
+from harness.predict.interleaved import Event, Interleaved
 
 
 @dataclass(frozen=True)
@@ -113,79 +113,25 @@ def instants(schedule: Schedule) -> tuple[Instant, ...]:
     return tuple(seen)
 
 
-def fullest_instants(schedule: Schedule, alike: tuple[int, ...] = (), *, lingers: bool = True) -> tuple[Instant, ...]:
+@cache
+def fullest_instants(schedule: Schedule, *, lingers: bool = True) -> tuple[Instant, ...]:
     """Return the :func:`instants` that may hold the most memory: no other of their kind holds as much of every part.
 
-    ``alike``: for every chunk, the number of a chunk of equal cost; empty where each has its own. ``lingers``: the
-    latest pass of a chunk makes a difference.
+    ``lingers``: the latest pass of a chunk makes a difference.
     """
-    return _fullest(without_repeats(schedule), alike or tuple(range(schedule.vp_size)), lingers=lingers)
-
-
-@cache
-def _fullest(schedule: Schedule, alike: tuple[int, ...], *, lingers: bool) -> tuple[Instant, ...]:
-    kinds: dict[object, dict[_Held, Instant]] = {}
-    for instant in instants(schedule):
-        kind, held = _held(instant, alike)
-        alone = kind if lingers else kind[:2]
-        others = kinds.setdefault(alone, {})
+    kinds: dict[object, dict[tuple[int, ...], Instant]] = {}
+    found = instants(without_repeats(schedule))
+    for instant in found:
+        held = (instant.event.buffers, instant.deferred, *instant.in_flight)
+        kind = *instant.event[:2], *(instant.ended, tuple(map(bool, instant.in_flight))) * lingers
+        others = kinds.setdefault(kind, {})
         if not any(_covers(other, held) for other in others):
-            kinds[alone] = {o: i for o, i in others.items() if not _covers(held, o)} | {held: instant}
+            kinds[kind] = {o: i for o, i in others.items() if not _covers(held, o)} | {held: instant}
     kept = {instant for kind in kinds.values() for instant in kind.values()}
-    return tuple(instant for instant in instants(schedule) if instant in kept)
+    return tuple(instant for instant in found if instant in kept)
 
 
-class Load(NamedTuple):
-    """An instant of a rank some of whose chunks are alike; counts are by the first chunk of each kind, in their order.
-
-    ``earlier``: micro-batches that are not the latest of their chunk, the running one counted. ``idle``: for each chunk
-    that waits and whose latest pass was a backward one, its kind, and whether micro-batches of it are in flight.
-    """
-
-    event: Event
-    again: bool
-    in_flight: tuple[int, ...]
-    earlier: tuple[int, ...]
-    idle: tuple[tuple[int, bool], ...]
-    deferred: int
-
-
-@cache
-def fullest_loads(schedule: Schedule, alike: tuple[int, ...], *, lingers: bool = True) -> tuple[Load, ...]:
-    """Return :func:`fullest_instants` by kinds of chunks; arguments as there."""
-    return tuple(_load(instant, alike) for instant in fullest_instants(schedule, alike, lingers=lingers))
-
-
-def _load(instant: Instant, alike: tuple[int, ...]) -> Load:
-    event, (kind, held) = instant.event, _held(instant, alike)
-    earlier = dict.fromkeys(alike, 0)
-    for chunk, (like, num) in enumerate(zip(alike, instant.in_flight, strict=True)):
-        earlier[like] += max(0, num - 1 + (chunk == event.chunk and event.direction == "forward"))
-    return Load(event, kind.again, held[2:], tuple(earlier.values()), kind.idle, instant.deferred)
-
-
-class _Kind(NamedTuple):
-    direction: Pass
-    chunk: int
-    again: bool
-    idle: tuple[tuple[int, bool], ...]
-
-
-_Held = tuple[int, ...]
-
-
-def _held(instant: Instant, alike: tuple[int, ...]) -> tuple[_Kind, _Held]:
-    """The kind of an instant, and what it holds: micro-batches in flight count together in chunks that are alike."""
-    event, in_flight, idle = instant.event, dict.fromkeys(alike, 0), []
-    for chunk, (like, num, ended) in enumerate(zip(alike, instant.in_flight, instant.ended, strict=True)):
-        in_flight[like] += num
-        if ended and chunk != event.chunk:
-            idle.append((like, num > 0))
-    kind = _Kind(event.direction, alike[event.chunk], instant.ended[event.chunk], tuple(sorted(idle)))
-    return kind, (event.buffers, instant.deferred, *in_flight.values())
-
-
-def _covers(first: _Held, second: _Held) -> bool:
+def _covers(first: tuple[int, ...], second: tuple[int, ...]) -> bool:
     return all(map(ge, first, second))
 
 
