@@ -1,7 +1,6 @@
 """`mbr-perf plan --search`: tries every legal layout of a request that bounds do not exclude."""
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -35,8 +34,7 @@ from harness.resolve.recipe import Recipe
 from harness.resolve.resolve import recipe_of, resolve_recipe
 from harness.resolve.sweep_file import SIZES
 
-# Shapes that are traced together, and batches of them traced at once.
-_AT_ONCE, _AHEAD = 4, 2
+_AT_ONCE = 4  # shapes that are traced together
 _FINE_AT_ONCE, _MOST_FINE = 4, 10
 _ENDS: tuple[RecomputePolicy, ...] = (NoRecompute(), FullRecompute(method="uniform", num_layers=1))
 _PIPELINE = {"pipeline_model_parallel_size", "pipeline_model_parallel_layout", SIZES["vp"]}
@@ -116,8 +114,7 @@ class _Run:
 
     ``open``: layouts that do not fit without recompute and are not tried with it yet. ``computing``: seconds of a step
     without recompute and without the pipeline's bubble, of the predicted layouts; infinite for those left out as too
-    slow. ``under_way``: layouts whose traces are being made. ``planned``: layouts with all settings, replayed, as a
-    plan of one layout has them.
+    slow. ``planned``: layouts with all settings, replayed, as a plan of one layout has them.
     """
 
     request: PlanRequest
@@ -130,7 +127,6 @@ class _Run:
     too_large: set[tuple[object, ...]] = field(default_factory=set)
     open: set[Sizes] = field(default_factory=set)
     computing: dict[Sizes, float] = field(default_factory=dict)
-    under_way: set[Sizes] = field(default_factory=set)
     planned: set[Sizes] = field(default_factory=set)
     shared: dict[str, Shared] = field(default_factory=dict)
 
@@ -142,21 +138,17 @@ class _Run:
         """Predict every layout without recompute, then the layouts that are not too slow with full recompute.
 
         The request's own shape comes first, because mbr-perf may bring its traces. Small micro-batches come first,
-        because a layout that is too large with one is too large with a larger one. Tracers make the traces of the next
-        shapes meanwhile.
+        because a layout that is too large with one is too large with a larger one.
         """
         own, levels = Sizes.of(self.base.spec).shape, dict[int, dict[object, list[Sizes]]]()
         for sizes in self.space.sizes():
             level = 0 if sizes.shape == own else sizes.mb
             levels.setdefault(level, {}).setdefault(sizes.shape, []).append(sizes)
             self.known.num_layouts += 1
-        self._pipelined(self._levels([[*levels[level].values()] for level in sorted(levels)]))
-
-    def _levels(self, levels: list[list[list[Sizes]]]) -> "Iterator[_Batch]":
-        for order in levels:
-            yield from self._batches(order, self._due, _ENDS[:1])
-            yield from self._batches(order, self._due_again, _ENDS)
-            for sizes in self.open - self.under_way:  # recompute only makes them slower
+        for order in ([*levels[level].values()] for level in sorted(levels)):
+            self._batches(order, self._due, _ENDS[:1])
+            self._batches(order, self._due_again, _ENDS)
+            for sizes in [*self.open]:  # recompute only makes them slower
                 self.open.remove(sizes)
                 del self.known.tried[sizes]
                 self._ended(_SLOW)
@@ -172,7 +164,7 @@ class _Run:
             some = [*due.values()][:_FINE_AT_ONCE]
             self.planned.update(each.sizes for each in some)
             again = (_Due(each.sizes, each.settings, each.settled) for each in some)
-            self._pipelined(iter([[(due, self._everything(due)) for due in again]]))
+            self._take([(due, self._everything(due)) for due in again])
         done = set[tuple[Sizes, str]]()
         while rows := {(each.sizes, row.text) for each, row in self.known.pareto if not row.is_weighed} - done:
             for sizes, text in rows:
@@ -220,45 +212,18 @@ class _Run:
         """Return what layouts have in common that differ in their pipelines alone."""
         return self.shared.setdefault(spec.model_dump_json(exclude={"parallelism": _PIPELINE}), Shared())
 
-    def _pipelined(self, batches: "Iterator[_Batch]") -> None:
-        """Trace the batches, and predict each in turn. An empty one waits until another is predicted."""
-        with ThreadPoolExecutor(_AHEAD) as pool:
-            waiting: list[tuple[_Batch, Future[Traces]]] = []
-            try:
-                for batch in batches:
-                    if batch:
-                        self.under_way.update(due.sizes for due, _ in batch)
-                        waiting.append((batch, pool.submit(self._traces, batch)))
-                    if len(waiting) > (_AHEAD if batch else 0):
-                        self._take(*waiting.pop(0))
-                while waiting:
-                    self._take(*waiting.pop(0))
-            except BaseException:
-                self.tracing.stop.set()
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
-
     def _batches(
         self, shapes: list[list[Sizes]], due_of: "Callable[[Sizes], _Due | None]", policies: tuple[RecomputePolicy, ...]
-    ) -> "Iterator[_Batch]":
-        """Yield the layouts of several shapes at once; of each shape those that may fit and are legal.
+    ) -> None:
+        """Trace and predict the layouts of several shapes at once; of each shape those that may fit and are legal.
 
-        Whether they may depends on themselves without recompute, or on half the micro-batch.
+        Whether they may depends on themselves without recompute, or on half the micro-batch: shapes with one size of
+        micro-batch go together.
         """
-        waiting, batch = 0, _Batch()
-        for group in shapes:
+        for at in range(0, len(shapes), _AT_ONCE):
             self._end_if_stopped()
-            needed = {each for sizes in group for each in (sizes, sizes._replace(mb=sizes.mb // 2))}
-            while not self.under_way.isdisjoint(needed):
-                yield []
-            found = [(due, self._settings(due, policies)) for sizes in group if (due := due_of(sizes))]
-            batch += found
-            waiting += bool(found)
-            if waiting == _AT_ONCE:
-                yield batch
-                batch, waiting = [], 0
-        if batch:
-            yield batch
+            due = (due_of(sizes) for group in shapes[at : at + _AT_ONCE] for sizes in group)
+            self._take([(each, self._settings(each, policies)) for each in due if each])
 
     def _due(self, sizes: Sizes) -> "_Due | None":
         limits, spec = self.request.limits(self.base.spec), self.space.spec_of(sizes)
@@ -330,9 +295,10 @@ class _Run:
             find_requests = traced.find_requests
         return Traces(even, {**even, **uneven} if uneven else None, refused, find_requests)
 
-    def _take(self, settings: "_Batch", traced: "Future[Traces]") -> None:
+    def _take(self, settings: "_Batch") -> None:
+        """Trace and predict the layouts."""
         try:
-            traces = traced.result()
+            traces = self._traces(settings)
         except RunFailedError:
             self._end_if_stopped()
             raise
@@ -342,7 +308,6 @@ class _Run:
             known = {row.text: row for row in before.plan.predicted} if before else {}
             tried = self._tried(due, replace(found, known=known), traces)
             self._keep(replayed(tried, self.request) if due.sizes in self.planned else tried)
-            self.under_way.discard(due.sizes)
         self.news(self.known)
 
     def _tried(self, due: "_Due", found: Candidates, traces: Traces) -> Tried:

@@ -42,7 +42,7 @@ def require_megatron(host: Host) -> None:
 
 TIMEOUT_S = 900.0
 # With fewer cases for each, a second process does not pay.
-_CASES_PER_PROCESS = 32
+_CASES_PER_PROCESS = 8
 
 
 TraceKind = tuple[Implementation, float]  # the implementation of layers, and the imbalance of routing
