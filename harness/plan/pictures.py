@@ -1,14 +1,12 @@
 """Draws a plan: settings or layouts by memory and time, memory by stage and part, memory over a step."""
 
-from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import accumulate, chain, cycle
+from itertools import cycle
 from operator import itemgetter, lt
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from harness.experiment.modules import MODULES
-from harness.experiment.recompute_plan import FULL
 from harness.plan.run import Planned
 from harness.plan.show import chief
 from harness.plan.show_layouts import best_row
@@ -22,9 +20,6 @@ from harness.show.page import Block, Details, Page, Picture, Section
 from harness.show.request_text import request_rows
 from harness.units import counted, format_bytes, format_percent, format_seconds
 
-if TYPE_CHECKING:
-    from harness.predict.fastest import Optimal
-
 _PARTS = {"weights": look.BLUE, "gradients": look.SKY, "optimizer": look.GREEN, "activations": look.ORANGE,
           "logits": look.PURPLE, "transient": look.VERMILION, "overhead": look.PALE}  # fmt: skip
 _REST = "allocator"
@@ -37,9 +32,6 @@ _BEST, _CONTROL, _OTHER, _FRONT = "use this", "no recompute", "others", "no othe
 _LOOKS = {_BEST: (look.VERMILION, "diamond"), _CONTROL: (look.INK, "triangle"), _OTHER: (look.SKY, "circle"),
           _FRONT: (look.BLUE, "line")}  # fmt: skip
 _MOST_MOMENTS, _MOST_NAMED = 300, 12
-# Of a plan by layer: colours of its settings, the name of those that have none, and layers between two chunks.
-_SETTINGS = (look.SKY, look.VERMILION, look.ORANGE, look.GREEN, look.BLUE, look.YELLOW, look.PURPLE, look.BROWN)
-_MORE, _GAP = "other settings", 0.4
 
 
 def pictured(planned: Planned, page: Page) -> Page:
@@ -58,19 +50,12 @@ def pictured(planned: Planned, page: Page) -> Page:
         title=f"{asked} for {rows['Recipe']}",
         about=f"{counted(len(planned.layouts), 'layout')}; batch: {rows['Batch']}" if several else rows["Parallelism"],
         blocks=(
-            *chief_pictures(planned),
+            choice(planned),
             *(each for each in page.blocks if not isinstance(each, Details)),
             *more,
             *details,
         ),
     )
-
-
-def chief_pictures(planned: Planned) -> tuple[Picture, ...]:
-    """Return the pictures of the choice: a plan by layer, where there is one, and all settings or layouts."""
-    found, layout = planned.optimal, planned.judged
-    layers = [_layers(found, layout.plan)] if found and found.stages and layout else []
-    return (*layers, choice(planned))
 
 
 class _Entry(NamedTuple):
@@ -86,25 +71,22 @@ def choice(planned: Planned) -> Picture:
     entries, best = [*_entries(planned, several=several)], _best(planned, several=several)
     first, is_timed = entries[0].plan, all(each.found.time for each in entries)
     tokens, named = first.spec.tokens_per_step, entries if several else _named(first, entries)
-    needs = any(each.found.needs_more for each in entries)
-    unit, scale = memory_unit([_sizes(each, needs=needs)[1] for each in entries])
-    most = max(_sizes(each, needs=needs)[2] for each in entries) / scale
-    limits, off = memory_limit([each.plan.limits for each in entries], scale, most)
+    unit, scale = memory_unit([each.found.fits[1] for each in entries])
+    limits, off = memory_limit(
+        [each.plan.limits for each in entries], scale, max(each.found.fits[2] for each in entries) / scale
+    )
 
     def upwards(each: _Entry) -> float:
         return each.plan.seconds_per_token(each.row) * tokens if is_timed else cost_of(each.row)[0] * 100
 
     numbers = {each.name: str(at) for at, each in enumerate(sorted(named, key=upwards)[:_MOST_NAMED], 1)}
     ordered = sorted(entries, key=lambda each: (each.name not in numbers, upwards(each)))
-    points = tuple(
-        _point(each, best, _sizes(each, needs=needs), upwards(each), scale, numbers.get(each.name, ""))
-        for each in ordered
+    points = tuple(_point(each, best, upwards(each), scale, numbers.get(each.name, "")) for each in ordered)
+    seconds = f"Time for {tokens:,} tokens (s)" if several else "Step time (s)"
+    x = Axis(f"Needed by torch's allocator at the fullest stage ({unit})")
+    chart = Plane(
+        x, Axis(seconds if is_timed else "Recompute FLOPs (%)"), _LOOKS, points, front(_FRONT, points, lt), limits
     )
-    is_one = len({each.plan.spec.tokens_per_step for each in entries}) == 1
-    y = ("Step time (s)" if is_one else f"Time for {tokens:,} tokens (s)") if is_timed else "Recompute FLOPs (%)"
-    what = "Needed by torch's allocator at" if needs else "Predicted peak of"
-    x = Axis(f"{what} the fullest stage ({unit})")
-    chart = Plane(x, Axis(y), _LOOKS, points, front(_FRONT, points, lt), limits)
     caption = "Down and to the left is better. Horizontal lines are ranges of the memory."
     title = f"Which {'layout' if several else 'setting'}: memory against time"
     return Picture("choice", title, caption + off, chart)
@@ -133,16 +115,8 @@ def _named(plan: Plan, entries: Sequence[_Entry]) -> list[_Entry]:
     return [each for each in entries if each.row in rows or each.row not in plan.rows]
 
 
-def _sizes(each: _Entry, *, needs: bool) -> tuple[int, int, int]:
-    """Return lower end, likely value and upper end of the peak, or of what is needed to hold it."""
-    low, high = each.found.range_bytes
-    return each.found.fits if needs else (low, each.found.peak_bytes, high)
-
-
-def _point(
-    each: _Entry, best: Row | None, sizes: tuple[int, int, int], upwards: float, scale: float, number: str
-) -> Point:
-    low, likely, high = sizes
+def _point(each: _Entry, best: Row | None, upwards: float, scale: float, number: str) -> Point:
+    low, likely, high = each.found.fits
     kind = _BEST if each.row is best else _CONTROL if each.name == "none" else _OTHER
     cost = "" if each.row.overhead is None else format_percent(each.row.overhead)
     text = f"{format_bytes(likely)}, {format_seconds(each.found.time.likely_s) if each.found.time else cost}"
@@ -151,40 +125,6 @@ def _point(
     )
     across = (low / scale, high / scale) if number else None
     return Point(likely / scale, upwards, kind, number, each.name if number else "", text, note, across)
-
-
-def _layers(found: "Optimal", plan: Plan) -> Picture:
-    """Draw a row per stage of a plan by layer: a box per layer in the colour of its setting, chunk beside chunk."""
-    assert found.row and found.row.prediction
-    used = Counter(chain.from_iterable(chain.from_iterable(found.stages)))
-    shown = sorted(used, key=lambda name: (name not in ("none", FULL), -used[name]))
-    looks = dict(zip(shown, _SETTINGS, strict=False)) | {_MORE: look.GREY, "": "none"}
-    widths = [max(map(len, column)) for column in zip(*found.stages, strict=True)]
-    budget = plan.limits.budget_bytes or 0
-    rows = tuple(
-        Bar(
-            f"Stage {stage}",
-            format_bytes(need) + (f", {need / budget:.0%} of usable" if budget else ""),
-            (*_boxes(chunks, widths, looks),),
-        )
-        for stage, (need, chunks) in enumerate(zip(_needs(found.row.prediction), found.stages, strict=True))
-    )
-    starts = accumulate((width + _GAP for width in widths[:-1]), initial=0.0)
-    axis = Axis("Layers", {start: f"chunk {number}" for number, start in enumerate(starts)})
-    caption = "Each box is a layer in the colour of its setting. At the right: memory needed, of the usable."
-    chart = Bars(axis, {name: (colour, "") for name, colour in looks.items()}, rows)
-    return Picture("plan_by_layer", "Recompute by layer", caption, chart)
-
-
-def _boxes(
-    chunks: Sequence[Sequence[str]], widths: Sequence[int], known: Collection[str]
-) -> Iterator[tuple[str, float]]:
-    """Yield the boxes of a stage, with a gap before each chunk but the first, so that chunks begin at one place."""
-    gap = 0.0
-    for settings, width in zip(chunks, widths, strict=True):
-        yield from [("", gap)] * bool(gap)
-        yield from ((setting if setting in known else _MORE, 1.0) for setting in settings)
-        gap = width - len(settings) + _GAP
 
 
 def _needs(found: Prediction) -> list[int]:
