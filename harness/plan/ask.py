@@ -92,7 +92,7 @@ def plan(asked: ExperimentOptions, how: PlanOptions) -> None:
         return
     with counting(narration(), "Stages traced") as progress:
         planned = plan_request(request, this_host(), progress)
-    page = cache(lambda: _page(planned, request, how))
+    page = cache(lambda: _page(planned, how))
     written = _written(planned, page, how)
     if how.plan_file:
         from harness.plan.optimal import write_plan
@@ -144,12 +144,11 @@ def _search(request: "PlanRequest", how: PlanOptions) -> None:
         raise typer.Exit(ExitCode.INTERRUPTED)
 
 
-def _page(planned: "Planned", request: "PlanRequest", how: PlanOptions) -> "Page":
+def _page(planned: "Planned", how: PlanOptions) -> "Page":
     from harness.plan.nearest import nearest_blocks
-    from harness.plan.request import end_of_log
     from harness.plan.show import exact_section, plan_page, with_columns
     from harness.plan.show_layouts import layouts_page
-    from harness.show.page import GAP, Block, Line
+    from harness.show.page import GAP, Block
     from harness.show.request_text import explanation, stop_lines
 
     first = planned.made[0]
@@ -160,12 +159,9 @@ def _page(planned: "Planned", request: "PlanRequest", how: PlanOptions) -> "Page
         page = plan_page(first.plan, planned.notes, show_all=how.show_all or bool(how.only), is_beaten=is_beaten)
     if planned.optimal:
         from harness.plan.optimal import with_optimal
-        from harness.records.redact import own_command
 
-        page = with_optimal(page, planned, how.plan_file, ("mbr-perf", *own_command()[1:]))
-    failed = end_of_log(request.asked.source)
-    more: list[Block] = [Line(failed, "doubt")] * bool(failed)
-    more += nearest_blocks(planned.nearest_golden)
+        page = with_optimal(page, planned)
+    more: list[Block] = nearest_blocks(planned.nearest_golden)
     more += [exact_section(setting.recompute, setting.stages) for setting in planned.exact]
     if how.explain:
         more += [GAP, explanation(first.settled.spec, first.settled.sources)]

@@ -1,7 +1,6 @@
 """Shows the fastest plan of recompute by layer, and writes it as a file."""
 
-import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -82,38 +81,23 @@ class OptimalDocument(Shown):
         )
 
 
-def with_optimal(page: Page, planned: Planned, file: Path | None, command: Sequence[str] = ()) -> Page:
-    """Return the page of a plan with the fastest plan by layer as its answer.
-
-    ``file``: where the plan is written. ``command``: the one that made it.
-    """
+def with_optimal(page: Page, planned: Planned) -> Page:
+    """Return the page of a plan with the fastest plan by layer as its answer."""
     found, judged = planned.optimal, planned.judged
     assert found and judged
     if found.row is None or found.row.prediction is None:
         reasons = found.reason or "it could not be predicted", found.split_reason
         why = Line(f"No plan by layer: {'; '.join(filter(None, reasons))}", "doubt")
         return replace(page, blocks=(why, *page.blocks))
-    blocks, notes = page.blocks, details("note", [sentence(text) for text in _notes(found)])
-    if found.is_faster:
-        blocks = (*blocks, GAP, *_to_copy(found, file, command))
-    return replace(
-        page,
-        answer=_answer(found, planned),
-        blocks=(_section(found), GAP, "One setting for all layers:", *blocks, notes),
-    )
-
-
-def _to_copy(found: "Optimal", file: Path | None, command: Sequence[str]) -> Iterator[Line]:
-    """Yield how to use the plan here, and the command that writes it for Megatron-LM and Megatron-Bridge."""
     split = f" --set '{LAYOUT}={found.layout}'" if found.layout else ""
-    if file and file.suffix == ".py":
-        yield Line(f"Megatron-LM: start {file} in place of pretrain_gpt.py; it also says how Megatron-Bridge takes it")
-        return
-    before = "" if file else "add --plan_file plan.yaml, then "
-    yield Line(f"mbr-perf: {before}--recompute {file or 'plan.yaml'}{split}", whole=True)
-    script = str(file.with_suffix(".py")) if file else "plan.py"
-    words = [word.replace(str(file), script) for word in command] if file else [*command, "--plan_file", script]
-    yield Line(f"Megatron-LM, Megatron-Bridge: {shlex.join(words)}", whole=True)
+    use = (
+        Line(f"mbr-perf: add --plan_file plan.yaml, then --recompute plan.yaml{split}", whole=True),
+        Line("Megatron-LM, Megatron-Bridge: add --plan_file plan.py, which says how to use it", whole=True),
+    )
+    notes = details("note", [sentence(text) for text in _notes(found)])
+    more = (GAP, *use) if found.is_faster else ()
+    blocks = (_section(found), GAP, "One setting for all layers:", *page.blocks, *more, notes)
+    return replace(page, answer=_answer(found, planned), blocks=blocks)
 
 
 def _answer(found: "Optimal", planned: Planned) -> Line:

@@ -3,10 +3,8 @@
 from dataclasses import dataclass, replace
 from itertools import product
 from math import inf
-from pathlib import Path
 
 from harness.errors import BadRequestError, Problems, closest, raise_all
-from harness.experiment.effective import computation
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import SPARE
 from harness.experiment.modules import MODULES
@@ -19,21 +17,8 @@ from harness.predict.limits import Limits
 from harness.predict.search import Candidates
 from harness.predict.shipped_traces import find_events, shipped_releases
 from harness.predict.tracer import release_of, source_of
-from harness.resolve.recipe import ForeignSource, Request
-from harness.units import GIB, command_text
-
-_END_BYTES = 1 << 20
-
-
-def end_of_log(source: ForeignSource | None) -> str:
-    """Say that the log that describes the job ends without memory, which no prediction includes; else empty."""
-    path = Path(source.path) if source else None
-    if path is None or not path.is_file():
-        return ""
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - _END_BYTES))
-        is_oom = b"CUDA out of memory" in file.read()
-    return f"This job ran out of memory: {command_text('diagnose', path)} says why, and what fits" if is_oom else ""
+from harness.resolve.recipe import Request
+from harness.units import GIB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +27,7 @@ class PlanRequest:
 
     ``over``: values by name of `harness.resolve.sweep_file.SWEPT`; None turns interleaving off.
     ``exact``: settings to trace whole. ``only``: settings to plan, empty for all.
-    ``varied``: sizes that vary. ``step_trace``: where to write a step.
+    ``varied``: sizes that vary.
     """
 
     asked: Request
@@ -60,7 +45,6 @@ class PlanRequest:
     varied: Varied = CONSTANT
     optimal: bool = False
     layers_too: bool = False
-    step_trace: Path | None = None
 
     def points(self) -> list[dict[str, int | None]]:
         """Return every combination of ``over``, one of nothing without it."""
@@ -92,7 +76,9 @@ def check_plan(request: PlanRequest) -> None:
         problems.add(f"--max_overhead {request.max_overhead:g} {share}", "e.g. 0.1")
     if request.layers_too and not request.optimal:
         problems.add("--layers_too moves layers for the plan of --optimal", "add --optimal")
-    _check_time(request.max_minutes, problems, is_search=request.search)
+    if request.max_minutes is not None and not (request.search and 0 < request.max_minutes < inf):
+        what = f"--max_minutes {request.max_minutes:g}: the minutes, above 0, after which --search ends"
+        problems.add(what, "e.g. --search --max_minutes 5")
     if request.search:
         _check_search(request, problems)
     settings = [("--exact", text) for text in request.exact if text not in (ASKED, RECOMMENDED)]
@@ -102,12 +88,6 @@ def check_plan(request: PlanRequest) -> None:
         except ValueError as error:
             problems.add(f"{option} {text}: {error}", _meant(text))
     problems.raise_if_any()
-
-
-def _check_time(minutes: float | None, problems: Problems, *, is_search: bool) -> None:
-    if minutes is not None and not (is_search and 0 < minutes < inf):
-        remedy = "name minutes above 0, e.g. 5" if is_search else "add --search"
-        problems.add(f"--max_minutes {minutes:g}: the time after which --search ends", remedy)
 
 
 def _check_search(request: PlanRequest, problems: Problems) -> None:
@@ -165,13 +145,7 @@ def chosen(found: Candidates, only: tuple[str, ...]) -> Candidates:
     wanted = {canonical_text(parse_recompute(text)): text for text in only}
     unknown = [text for key, text in wanted.items() if key not in rows]
     problem = "not in this plan, which lists equal settings once"
-    raise_all([BadRequestError(f"--only {text}: {problem}", remedy=_instead_of(text, found)) for text in unknown])
+    remedy = f"one of: {' '.join(row.text for row in found.rows)}"
+    raise_all([BadRequestError(f"--only {text}: {problem}", remedy=remedy) for text in unknown])
     keep = {*wanted, NoRecompute().text}
     return replace(found, rows=tuple(row for key, row in rows.items() if key in keep))
-
-
-def _instead_of(text: str, found: Candidates) -> str:
-    """Name the setting of the plan that computes the same as ``text``; else all settings."""
-    spec = found.rows[0].spec.model_copy(update={"recompute": parse_recompute(text)})
-    same = [row.text for row in found.rows if computation(row.spec) == computation(spec)]
-    return f"use {same[0]}, which computes the same" if same else f"one of: {' '.join(row.text for row in found.rows)}"

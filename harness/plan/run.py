@@ -38,7 +38,7 @@ from harness.predict.search import (
 )
 from harness.predict.step_history import StepHistory
 from harness.predict.tracer import TraceKind, Tracing, trace_cache, trace_kind
-from harness.predict.weighing import row_history, with_replayed, with_replays
+from harness.predict.weighing import row_history, with_replays
 from harness.records.trace import TraceCase
 from harness.resolve.sweep_file import SWEPT
 from harness.show.json import Text
@@ -264,10 +264,7 @@ def _with_replays(planned: Planned, request: PlanRequest) -> Planned:
     assert best
     if varied.options and not any(row.prediction and row.prediction.drawn for row in best.plan.rows):
         raise not_known(varied.options[0], best.plan.spec)
-    if not (request.step_trace and best.stepped):
-        return planned
-    known = replace(best, plan=with_replayed(best.plan, best.stepped, best.traces, best.settled.software, varied))
-    return replace(planned, layouts=tuple(known if layout is best else layout for layout in layouts))
+    return planned
 
 
 def replayed(layout: _OneLayout, request: PlanRequest, named: Sequence[str] = ()) -> _OneLayout:

@@ -93,19 +93,6 @@ def _with_segments(row: Row, made: Plan, software: Software, implementation: Imp
     return replace(row, candidate=candidate, prediction=found, allocator=text) if candidate.is_legal else None
 
 
-def with_replayed(made: Plan, row: Row, traces: Traces, software: Software, varied: Varied = CONSTANT) -> Plan:
-    """Return the plan with the first steps of the row's fullest stage replayed: those that are written."""
-    found = row.prediction
-    assert found
-    own, place = composer_of(found.spec, software), found.stages.index(found.worst)
-    costs, settings = own.chunk_costs(traces.even)[place], asked_settings(found.spec)[0]
-    known = stage_held(own, found.worst, costs, settings, traces, varied.draws(made.spec))
-    found = replace(found, held=(*found.held[:place], known, *found.held[place + 1 :]))
-    found_verdict, certain = judged(found, made.limits)
-    known_row = replace(row, prediction=found, verdict=found_verdict, is_certain=certain)
-    return _with_rows(made, {row.text: known_row})
-
-
 def composer_of(spec: ExperimentSpec, software: Software) -> Composer:
     """Return what composes a job's steps on this software."""
     return Composer(spec, settled_implementation(spec), software)

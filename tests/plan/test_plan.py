@@ -125,7 +125,7 @@ def test_only_the_settings_asked_for_are_planned_beside_that_without_recompute(p
         wrong = plan(*LLAMA, option, "moe", "full:block:9")
         named = [f"{option} {text}: " in wrong.err for text in ("moe", "full:block:9")]
         assert (wrong.code, named) == (2, [True, True])
-        assert (" full:block:1 " in wrong.err) == (option == "--exact")  # --only names what computes the same
+        assert " full:block:1 " in wrong.err
 
 
 def test_runs_are_calibrated_on_without_a_recipe_and_only_then(plan, tmp_path):
@@ -169,19 +169,6 @@ def test_where_cuda_graphs_forbid_what_would_fit_the_plan_without_them_is_named(
     assert "graphs" in [step["step"] for step in document["layouts"][0]["steps_to_fit"]]
     eager = json.loads(plan(*LLAMA, "--json", "--fit_into", "8").out)
     assert "graphs" not in [step["step"] for step in eager["layouts"][0]["steps_to_fit"]]
-
-
-@pytest.mark.slow
-def test_the_fewest_offloaded_layers_that_fit_are_advised(plan):
-    """A published point of a GB200 offloads 40 of 80 layers; NVLink-C2C hides their copies and not those of 70."""
-    job = ("-mr", "llama3_70b", "-g", "gb200", "-c", "fp8_cs", "--json")
-    found = json.loads(plan(*job).out)
-    steps = [each["text"] for each in found["layouts"][0]["steps_to_fit"] if each["step"] == "offloading"]
-    few = int(re.findall(r"-ol (\d+)", steps[0])[0])
-    assert (found["recommended"], "-ol 0: " in steps[1]) == (None, True)
-    rows = [json.loads(plan(*job, "-ol", str(n)).out)["settings"][0] for n in (40, few, few - 1, 70)]
-    assert [row["verdict"] for row in rows] == ["OOM", "FITS", "TIGHT", "FITS"]
-    assert rows[0]["step_time_s"] == rows[1]["step_time_s"] < rows[3]["step_time_s"]
 
 
 def test_without_a_gpu_several_points_are_commands_also_for_several_layouts(plan):
@@ -309,10 +296,6 @@ def test_without_graphs_the_allocator_is_advised_too(plan):
     assert "model.cuda_graph_impl=none" in found["to_paste"][0]["bridge"]
     steps = {step["step"]: step for step in found["steps_to_fit"]}
     assert (steps["allocator"]["settles"], steps["graphs"]["settles"]) == (False, True)
-    seconds = [json.loads(plan(*job, *more, "--json").out)["settings"] for more in ((), ("--cuda_graph_impl", "none"))]
-    with_graphs, without = (row for [row] in seconds)
-    slower = without["step_time_s"] / with_graphs["step_time_s"] - 1
-    assert slower > 0.01 and steps["graphs"]["text"].endswith(f" at {slower * 100:+.1f} %")
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from harness.launch.environment_rows import STOPS
 from harness.measure.prediction import limits_for
 from harness.measure.understanding import Settled
 from harness.plan.answer import size_unit
-from harness.plan.request import PlanRequest, end_of_log
+from harness.plan.request import PlanRequest
 from harness.plan.rows import planned_document
 from harness.plan.run import Layout, Planned, Unplanned
 from harness.plan.show import plan_page, with_columns
@@ -24,12 +24,11 @@ from harness.predict.limits import Limits
 from harness.predict.prediction import Prediction, verdict
 from harness.predict.search import Traces, candidates, plan, required_cases
 from harness.records.trace import ChunkTrace, OpCost, TraceCase
-from harness.resolve.recipe import ForeignSource, Request
+from harness.resolve.recipe import Request
 from harness.show.page import Table, plain
 from harness.show.terminal import Console, print_page
 from harness.units import format_bytes
 from tests.commands import json_of
-from tests.imported_logs import TABLE, job_log
 
 SOFTWARE = Software(megatron_core="0.16.1", transformer_engine="2.11", torch="2.9")
 TE = "transformer_engine"
@@ -296,13 +295,6 @@ def usable_of(page):
     titles = [column.title for column in found.columns]
     names, cells = titles.index("Recompute"), titles.index("Usable")
     return {plain(row[names]).split()[0]: plain(row[cells]) for row in found.rows}
-
-
-def test_a_log_without_memory_at_its_end_names_diagnose(tmp_path):
-    log = tmp_path / "job.log"
-    for job in (next(each for each in TABLE if not each.is_oom), next(each for each in TABLE if each.is_oom)):
-        log.write_text(job_log(job))
-        assert (f"mbr-perf diagnose {log} " in end_of_log(ForeignSource("megatron_args", str(log)))) is job.is_oom
 
 
 def test_the_stage_of_a_row_is_the_one_that_needs_the_largest_device(make_spec):

@@ -36,7 +36,7 @@ def test_lengths_beyond_the_sequence_are_refused(mbr_perf):
     job = ("plan", "-mr", "llama3_8b", "-g", "h100", "-ng", "8", "-c", "bf16", "-sl", "8192", "--lengths")
     answer = mbr_perf(*job, "9000,10")
     assert answer.code == 2
-    assert all(word in answer.err for word in ("9000,10: ", "8192"))
+    assert all(word in answer.err for word in ("9000,...: ", "8192"))
 
 
 def test_wrong_lengths_and_wrong_routing_are_named_together():

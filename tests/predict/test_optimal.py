@@ -227,12 +227,12 @@ def test_line_1_has_what_the_plan_needs_with_its_range():
     asked = Request(**INSTANCES["interleaved"][0])
     request = PlanRequest(asked=asked, assume="megatron-core=0.16.1", optimal=True, fit_into_gib=gib)
     made = plan_request(request, this_host())
-    found, answer = made.optimal.row.prediction, with_optimal(Page(()), made, None).answer
+    found, answer = made.optimal.row.prediction, with_optimal(Page(()), made).answer
     assert made.optimal.is_faster and found.fits[1] > found.peak_bytes
     need, *ends = re.search(r"([\d.]+) GiB .*?\(([\d.]+)-([\d.]+)\)", plain(answer.words)).groups()
     assert [float(ends[0]), float(need), float(ends[1])] == [round(size / 2**30, 1) for size in found.fits]
     stopped = replace(made.judged, settled=replace(made.judged.settled, notes=(f"{STOPS}: V01: no connections",)))
-    line = plain(with_optimal(Page(()), replace(made, layouts=(stopped,)), None).answer.words)
+    line = plain(with_optimal(Page(()), replace(made, layouts=(stopped,))).answer.words)
     assert (line.endswith(f"; {STOPS}: V01."), len(line) <= 160) == (True, True)
 
 
