@@ -62,11 +62,6 @@ class Layout:
         return self.plan.recommended
 
     @property
-    def eager(self) -> Settled:
-        """Return the request without CUDA graphs."""
-        return replace(self.settled, spec=self.settled.spec.model_copy(update={"cuda_graph": CudaGraphSpec()}))
-
-    @property
     def smallest(self) -> Row:
         """Return the predicted setting of least memory."""
         return min(self.plan.predicted, key=lambda row: row.prediction.fits[1] if row.prediction else inf)
@@ -351,8 +346,9 @@ def _beside_others(request: PlanRequest, layout: Layout, tracing: Tracing) -> La
     made = layout.plan
     if made.limits.capacity_bytes is None or made.safe is not None or made.spec.cuda_graph.impl == "none":
         return layout
+    graphs_off = made.spec.model_copy(update={"cuda_graph": CudaGraphSpec()})
     try:
-        found = legal(layout.name, layout.eager, request.only)
+        found = legal(layout.name, replace(layout.settled, spec=graphs_off), request.only)
     except BadRequestError:  # a setting of --only that computes the same as another one there
         return layout
     if isinstance(found, Unplanned):

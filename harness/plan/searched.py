@@ -16,7 +16,6 @@ from harness.plan.request import PlanRequest
 from harness.plan.run import Layout, leanest
 from harness.predict.layouts import Sizes
 from harness.predict.prediction import Verdict
-from harness.predict.ranges import ratio_error
 from harness.predict.search import Row
 from harness.resolve.points import choose_point
 from harness.resolve.recipe import ASSUMED, Request
@@ -77,11 +76,6 @@ class Tried(Layout):
         """Return a sort key: what fits with its whole range comes before what is tight."""
         return self.row is None or self.row.verdict == "TIGHT", self.seconds
 
-    def is_better_than(self, other: "Tried") -> bool:
-        """Return whether this layout fits more surely than the other one, or as surely and is faster for certain."""
-        is_faster = self.seconds < other.seconds and not ratio_error().hides(self.seconds, other.seconds)
-        return self.rank[0] < other.rank[0] or (self.rank[0] == other.rank[0] and is_faster)
-
     @cached_property
     def least_seconds(self) -> float:
         """Return the step time without recompute, which no other setting of the layout beats."""
@@ -106,7 +100,6 @@ class Searched:
     ``counts``: layouts by how they ended. ``interrupted``: it ended early, by the user or, where ``is_time_up``, by
     `--max_minutes`. ``too_few``: numbers of GPUs into which nothing fits. ``sources``: as of `Planned`. ``nearest``: of
     the layouts that do not fit, the one that lacks the fewest bytes; ``least``: the fewest bytes of states of those
-    whose states alone do not fit, and the layout. ``eager``: a better layout without CUDA graphs than the best.
     """
 
     base: Settled
@@ -119,8 +112,6 @@ class Searched:
     sources: tuple[str, ...] = ()
     fastest: float = inf
     nearest: Tried | None = None
-    least: tuple[float, str] = (inf, "")
-    eager: Tried | None = None
     too_few: tuple[int, ...] = ()
 
     def add(self, tried: Tried) -> None:
@@ -147,14 +138,6 @@ class Searched:
     @property
     def _by_vp(self) -> list[list[Tried]]:
         return [*grouped((each.sizes._replace(vp=None), each) for each in self.tried.values()).values()]
-
-    @property
-    def closest(self) -> "ClosestRow | None":
-        """Return the layout that lacks the fewest bytes; None where every layout fits or is not legal."""
-        if (near := self.nearest) and (found := near.smallest.prediction):
-            return ClosestRow(layout=near.name, recompute=near.smallest.text, needs_bytes=found.fits[1])
-        size, name = self.least
-        return ClosestRow(layout=name, recompute=None, needs_bytes=int(size)) if name else None
 
     @property
     def worst_of_best(self) -> float:
@@ -233,10 +216,10 @@ class SearchedRow(Shown):
 
 
 class ClosestRow(Shown):
-    """The layout that lacks the fewest bytes. ``recompute`` null: weights, gradients and states alone do not fit."""
+    """The layout that lacks the fewest bytes."""
 
     layout: str
-    recompute: str | None
+    recompute: str
     needs_bytes: int
 
 
@@ -244,7 +227,7 @@ class SearchDocument(Shown):
     """``plan --search``: ``layouts`` of ``num_layouts`` by how they ended, the best, and the Pareto set.
 
     ``interrupted``: it ended early; ``is_time_up``: by `--max_minutes`. ``too_few``: numbers of GPUs into which nothing
-    fits. ``without_graphs``: a better layout without CUDA graphs. ``closest``: null where a layout fits.
+    fits. ``closest``: null where a layout fits.
     """
 
     num_layouts: int
@@ -254,25 +237,24 @@ class SearchDocument(Shown):
     layouts: dict[str, int]
     best: tuple[SearchedRow, ...]
     pareto: tuple[SearchedRow, ...]
-    without_graphs: SearchedRow | None
     closest: ClosestRow | None
 
 
 def search_document(found: Searched, request: PlanRequest) -> SearchDocument:
     """Return the part of the document that only a search has; the document around it describes the best layouts."""
 
-    def row(tried: Tried, row: Row, **asked: Any) -> SearchedRow:
+    def row(tried: Tried, row: Row) -> SearchedRow:
         pasted = to_paste(row.candidate.spec, found.base.spec, with_sizes=True)
-        job = replace(request, asked=replace(request.asked, **asked))
-        return SearchedRow.of(row, pasted, layout=tried.name, command=command(tried, row, job))
+        return SearchedRow.of(row, pasted, layout=tried.name, command=command(tried, row, request))
 
-    best, eager = [row(each, each.row) for each in found.best if each.row], found.eager
-    no_graphs = {"cuda_graph_impl": "none", "cuda_graph_scope": None}
+    best, near = [row(each, each.row) for each in found.best if each.row], found.nearest
+    closest = None
+    if near and not best and (prediction := near.smallest.prediction):
+        closest = ClosestRow(layout=near.name, recompute=near.smallest.text, needs_bytes=prediction.fits[1])
     return SearchDocument.of(
         found,
         layouts=dict(found.counts),
         best=best,
         pareto=[row(*each) for each in found.pareto],
-        without_graphs=row(eager, eager.row, **no_graphs) if eager and eager.row else None,
-        closest=None if best else found.closest,
+        closest=closest,
     )

@@ -21,7 +21,6 @@ from harness.measure.understanding import Settled
 from harness.plan.request import PlanRequest, check_plan, source_notes
 from harness.plan.run import Unplanned, broken_rules, legal, replayed
 from harness.plan.searched import SLOWEST, Searched, Tried, settled_for_search
-from harness.predict.advice import WITHOUT_GRAPHS
 from harness.predict.layouts import Sizes, Space, least_seconds
 from harness.predict.model_states import least_bytes
 from harness.predict.prediction import BUILT_IN, Constants
@@ -86,7 +85,6 @@ def search(request: PlanRequest, host: Host, news: Callable[[Searched], None] = 
                 timer.start()
             run.coarse()
             run.fine()
-            run.eager()
         except KeyboardInterrupt:
             stop.set()
             known.interrupted, known.is_time_up = True, monotonic() - began >= limit_s
@@ -172,25 +170,6 @@ class _Run:
                 self.known.add(replayed(self.known.tried[sizes], self.request, [text]))
             done |= rows
 
-    def eager(self) -> None:
-        """Plan the best layouts, or the nearest one, without CUDA graphs. Keep the best of them if it is better."""
-        if self.base.spec.cuda_graph.impl == "none":
-            return
-        best, settings = self.known.best, []
-        for each in best or filter(None, [self.known.nearest]):
-            due = _Due(each.sizes, each.settings, each.eager)
-            settings.append((due, self._everything(due)))
-        try:
-            traces = self._traces(settings)
-        except RunFailedError as error:
-            self._end_if_stopped()
-            self.known.sources += (f"Not planned {WITHOUT_GRAPHS}: {error.message}",)
-            return
-        found = (replayed(self._tried(*each, traces), self.request) for each in settings)
-        eager = min((each for each in found if each.row), key=lambda each: each.rank, default=None)
-        if eager and (not best or eager.is_better_than(best[0])):
-            self.known.eager = eager
-
     def _promising(self) -> list[Tried]:
         tried = ((each, each.plan.control) for each in self.known.tried.values())
         gaining = (each for each, control in tried if control is None or control.verdict != "FITS")
@@ -227,8 +206,7 @@ class _Run:
 
     def _due(self, sizes: Sizes) -> "_Due | None":
         limits, spec = self.request.limits(self.base.spec), self.space.spec_of(sizes)
-        if limits.capacity_bytes is not None and (least := least_bytes(spec)) > limits.capacity_bytes:
-            self.known.least = min(self.known.least, (least, sizes.name))
+        if limits.capacity_bytes is not None and least_bytes(spec) > limits.capacity_bytes:
             self._ended("weights, gradients and optimizer states alone do not fit")
             return None
         if (*sizes[:-1], sizes.mb // 2) in self.too_large:

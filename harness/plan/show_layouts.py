@@ -10,7 +10,7 @@ from harness.plan.request import PlanRequest
 from harness.plan.run import Layout, Planned, Unplanned
 from harness.plan.searched import Searched, command
 from harness.plan.show import MOST_ROWS, SAME, Shown, assumptions, limit_lines, pasted, setting_table
-from harness.predict.advice import WITHOUT_GRAPHS, asked_text, why_none
+from harness.predict.advice import asked_text, why_none
 from harness.predict.ranges import ratio_error
 from harness.predict.search import Plan, Row, cost_of
 from harness.resolve.recipe import LAID_OUT
@@ -153,10 +153,11 @@ def search_page(found: Searched, request: PlanRequest, *, show_all: bool = False
     notes = [*other_notes(found.base.notes), *found.sources, *_counts(found)]
     known = Details(len(facts.rows), "fact", (facts,)), details("note", notes)
     if not best:
+        near = f"; closest: {_with_need(found.nearest, found.nearest.smallest)}" if found.nearest else ""
         nothing = Span("Nothing that fits was found so far" if found.interrupted else "Nothing fits", "bad")
         return Page(
-            (*_without_graphs(found), listing(_counts(found)), _next_step(found), *known),
-            answer=answer_line((nothing, f" among {of}"), _closest(found), ".", keep=["."]),
+            (listing(_counts(found)), _next_step(found), *known),
+            answer=answer_line((nothing, f" among {of}"), near, ".", keep=["."]),
         )
     unseen = counted(found.num_layouts - sum(found.counts.values()), "layout")
     early = f"Ended early: {unseen} not seen; `plan` of one of these may show other figures, because it replays steps"
@@ -166,7 +167,6 @@ def search_page(found: Searched, request: PlanRequest, *, show_all: bool = False
     return Page(
         (
             *[Line(early, "doubt", hang=2)] * found.interrupted,
-            *_without_graphs(found),
             *stop_lines(first.settled.notes),
             *_table([(each.name, each.plan, row) for each, row in rows], planned),
             *limit_lines(replace(best[0][0].plan, spec=best[0][1].candidate.spec), _still_assumed(found)),
@@ -183,32 +183,18 @@ def search_page(found: Searched, request: PlanRequest, *, show_all: bool = False
     )
 
 
-def _without_graphs(found: Searched) -> Iterator[Line]:
-    """Yield the layout that is safer or faster without CUDA graphs than the best one."""
-    if (eager := found.eager) and eager.row:
-        yield Line(f"Better {WITHOUT_GRAPHS}: {_with_need(eager, eager.row)}, {format_seconds(eager.seconds)} a step")
-
-
 def _with_need(layout: Layout, row: Row) -> str:
     assert row.prediction
     sizes = (format_bytes(size) for size in (row.prediction.fits[1], layout.plan.limits.budget_bytes or 0))
     return "{} with recompute {}, needs {} of {} usable".format(layout.name, row.label, *sizes)
 
 
-def _closest(found: Searched) -> str:
-    """Name the layout of a search without an answer that lacks the least."""
-    if (near := found.nearest) is not None:
-        return f"; closest: {_with_need(near, near.smallest)}"
-    size, name = found.least
-    return f"; closest: {name}, {format_bytes(size)} of weights, gradients and states" if name else ""
-
-
 def _next_step(found: Searched) -> Line:
     """Say what to change so that something may fit."""
-    more = ",".join(str(found.base.spec.num_gpus * times) for times in (2, 4, 8))
-    return Line(
-        f"Next: leave out sizes that you gave; or more GPUs: --search --over ng={more} finds the fewest", hang=2
-    )
+    spec = found.base.spec
+    graphs = ", or --cuda_graph_impl none" * (spec.cuda_graph.impl != "none")
+    more = ",".join(str(spec.num_gpus * times) for times in (2, 4, 8))
+    return Line(f"Next: leave out sizes that you gave{graphs}, or more GPUs: --search --over ng={more}", hang=2)
 
 
 def _still_assumed(found: Searched) -> list[str]:

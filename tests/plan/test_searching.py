@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import pytest
 
-from harness.errors import RunFailedError
 from harness.experiment.effective import settled_implementation
 from harness.experiment.rules.rule import Finding
 from harness.launch.environment import this_host
@@ -112,17 +111,15 @@ def test_less_memory_leaves_slower_settings(found):
 
 
 def test_that_nothing_fits_is_an_answer():
-    nothing = search(PlanRequest(asked=SFT, fit_into_gib=12.0), this_host())
+    nothing = search(PlanRequest(asked=SFT, fit_into_gib=20.0), this_host())
     assert nothing.best == []
     assert sum(nothing.counts.values()) == nothing.num_layouts
     assert "not legal" not in nothing.counts
-    assert nothing.least[0] > 12 * 2**30 or nothing.nearest.lacking > 0
-    request = PlanRequest(asked=SFT, fit_into_gib=12.0)
+    request = PlanRequest(asked=SFT, fit_into_gib=20.0)
     assert "closest: tp=4 pp=" in plain(search_page(nothing, request).answer.words)
     closest, near = search_document(nothing, request).closest, nothing.nearest
-    assert (closest.layout[:5], closest.needs_bytes > 12 * 2**30) == ("tp=4 ", True)
-    known = (near.smallest.text, near.lacking + 12 * 2**30) if near else (None, int(nothing.least[0]))
-    assert (closest.recompute, closest.needs_bytes) == known
+    assert (closest.layout[:5], closest.needs_bytes > 20 * 2**30) == ("tp=4 ", True)
+    assert closest.recompute == near.smallest.text
 
 
 def test_the_page_of_a_search_says_how_far_it_came(found):
@@ -134,19 +131,6 @@ def test_the_page_of_a_search_says_how_far_it_came(found):
     assert plain(search_page(found, request).answer.words).startswith("Use 64 GPUs: tp=4 ")
 
 
-@pytest.mark.parametrize("has_other", [False, True])
-def test_the_advice_without_cuda_graphs_is_in_the_document(found, has_other):
-    eager, other = found.best[:2]
-    known = replace(found, eager=eager, tried={other.sizes: other} if has_other else {})
-    request = PlanRequest(asked=replace(SFT, cuda_graph_impl="transformer_engine", cuda_graph_scope="attn"))
-    row = search_document(known, request).without_graphs
-    assert (row.layout, row.verdict, row.command.count("--cuda_graph_impl none")) == (eager.name, "FITS", 1)
-    assert "scope" not in row.command
-    assert [
-        block for block in search_page(known, request).blocks if str(getattr(block, "words", "")).startswith("Better ")
-    ]
-
-
 @pytest.mark.parametrize("num_gpus", [2, 16, 48, 64, 128])
 @pytest.mark.parametrize("pinned", [{}, {"tensor_model_parallel_size": 8}, {"pipeline_model_parallel_size": 1}])
 def test_the_batch_of_a_search_depends_on_the_number_of_gpus_alone(num_gpus, pinned):
@@ -155,17 +139,6 @@ def test_the_batch_of_a_search_depends_on_the_number_of_gpus_alone(num_gpus, pin
     base = settled_for_search(PlanRequest(asked=asked), this_host()).spec
     assert (base.num_gpus, base.batch.global_batch_size) == (num_gpus, 4 * num_gpus)
     assert {name: getattr(base.parallelism, name) for name in pinned} == pinned
-
-
-@pytest.mark.slow
-def test_a_better_layout_without_cuda_graphs_is_found():
-    graphs = {"cuda_graph_impl": "transformer_engine", "cuda_graph_scope": "attn", "pipeline_model_parallel_size": 1}
-    asked = Request(model_recipe_name="llama3_8b", gpu="h100", compute_dtype="bf16", num_gpus=8, micro_batch_size=1,
-                    tensor_model_parallel_size=1, context_parallel_size=1, **graphs)  # fmt: skip
-    found = search(PlanRequest(asked=asked), this_host())
-    assert found.best == [] and found.nearest.lacking > 0
-    assert search_document(found, PlanRequest(asked=asked)).without_graphs.recompute == "full:block:7"
-    assert (found.eager.row.text, found.eager.plan.spec.cuda_graph.impl) == ("full:block:7", "none")
 
 
 def test_no_setting_of_any_layout_beats_one_of_the_pareto_set(found):
@@ -267,29 +240,6 @@ def test_a_search_ends_when_its_time_is_up(mbr_perf):
     assert sum(seen["layouts"].values()) < seen["num_layouts"]
 
 
-def _search_that_ends_with(monkeypatch, found, eager, **asked):
-    """Search without looking at layouts: ``eager`` is its last part."""
-    best = found.best[0]
-    monkeypatch.setattr(searching._Run, "coarse", lambda run: (run.known.add(best), run._ended("predicted")))
-    monkeypatch.setattr(searching._Run, "fine", lambda run: None)
-    monkeypatch.setattr(searching._Run, *eager)
-    return search(
-        PlanRequest(asked=replace(SFT, cuda_graph_impl="transformer_engine"), search=True, **asked), this_host()
-    )
-
-
-@pytest.mark.parametrize("is_stopped", [False, True])
-def test_a_tracer_that_dies_at_the_end_leaves_the_answer(monkeypatch, found, is_stopped):
-    def die(run, _settings):
-        if is_stopped:
-            run.tracing.stop.set()
-        raise RunFailedError("the tracer died")
-
-    answer = _search_that_ends_with(monkeypatch, found, ("_traces", die))
-    assert (answer.best, answer.interrupted, answer.eager) == ([found.best[0]], is_stopped, None)
-    assert any("the tracer died" in note for note in answer.sources) is not is_stopped
-
-
 @pytest.mark.parametrize("is_stopped", [False, True])
 def test_time_is_up_only_where_it_ended_the_search(monkeypatch, found, is_stopped):
     def wait(run):
@@ -297,7 +247,9 @@ def test_time_is_up_only_where_it_ended_the_search(monkeypatch, found, is_stoppe
         if is_stopped:
             run._end_if_stopped()
 
-    answer = _search_that_ends_with(monkeypatch, found, ("eager", wait), max_minutes=1e-4)
+    monkeypatch.setattr(searching._Run, "coarse", lambda run: (run.known.add(found.best[0]), run._ended("predicted")))
+    monkeypatch.setattr(searching._Run, "fine", wait)
+    answer = search(PlanRequest(asked=SFT, search=True, max_minutes=1e-4), this_host())
     assert (answer.interrupted, answer.is_time_up) == (is_stopped, is_stopped)
 
 
