@@ -13,10 +13,7 @@ from harness.units import GIB, MIB, counted, format_percent, format_seconds, sen
 
 
 def answer_of(plan: Plan, use: str = "", more: Sequence[str] = (), keep: Sequence[str] = ()) -> Line:
-    """Return line 1. ``use``: what it says to use, the recommended setting by itself; ``more``: what follows.
-
-    ``keep``: what is never left out; what of it is not in ``more`` comes last.
-    """
+    """Return line 1. ``use``: what to use if not the recommended setting, then ``more``; ``keep`` is never left out."""
     unit, best, control = size_unit(plan.rows), plan.cure or plan.recommended, plan.control
     without = ""
     if control and control.prediction and best is not control:

@@ -17,10 +17,7 @@ from harness.units import counted, format_percent
 
 @dataclass(frozen=True)
 class Nearest:
-    """The golden with the fewest other settings than a planned one. Errors: predicted over measured, less 1.
-
-    ``differences``: settings that it has otherwise or does not state.
-    """
+    """The golden with the fewest other settings (``differences``). Errors: predicted over measured, less 1."""
 
     name: str
     recompute: str

@@ -43,11 +43,8 @@ class OptimalDocument(Shown):
     """``plan --optimal``: the fastest plan by layer. Without one, ``reason`` says why and the other values are null.
 
     ``bound``: no plan of the space has a shorter step, in seconds, and with `--layers_too` none of another split.
-    ``most_settings``: how many settings a chunk of the space may use. ``gain``: below 0 only where the best setting for
-    all layers has checkpoints over several layers, or of MTP layers, which the space has not. ``recompute``: for
-    `--recompute`. ``layout``: the split of layers that `--layers_too` found, as `pipeline_model_parallel_layout`; empty
-    for the request's. No split is faster than ``split_bound``.
-    ``split_reason``: why not every split was searched.
+    ``most_settings``: how many settings a chunk of the space may use. ``recompute``: for `--recompute`. ``layout``: the
+    split that `--layers_too` found, empty for the request's; no split is faster than ``split_bound``.
     """
 
     step_time_s: float | None = at("row", "prediction", "time", "likely_s")

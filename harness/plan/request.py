@@ -23,11 +23,9 @@ from harness.units import GIB
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRequest:
-    """All that `mbr-perf plan` asks for.
+    """All that `mbr-perf plan` asks for. ``only`` and ``exact``: settings to plan, empty for all, and to trace whole.
 
     ``over``: values by name of `harness.resolve.sweep_file.SWEPT`; None turns interleaving off.
-    ``exact``: settings to trace whole. ``only``: settings to plan, empty for all.
-    ``varied``: sizes that vary.
     """
 
     asked: Request

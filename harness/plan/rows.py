@@ -101,10 +101,7 @@ class SettingRow(Shown):
 
 
 class PasteRow(Shown):
-    """One recommended setting in words of other programs: overrides of Megatron-Bridge, arguments of Megatron-LM.
-
-    ``without``: arguments of Megatron-LM that must go. ``environment``: options of mbr-perf for variables.
-    """
+    """One recommended setting for other programs. ``without``: arguments of Megatron-LM that must go."""
 
     recompute: str
     bridge: str
@@ -140,10 +137,7 @@ class LayoutRow(Shown):
 
     @classmethod
     def of_plan(cls, layout: str, plan: Plan, base: ExperimentSpec, *, with_sizes: bool) -> Self:
-        """Return the row, with advice if nothing fits.
-
-        ``base``: the job without the advice; ``with_sizes``: as in `to_paste`.
-        """
+        """Return the row. ``base``: the job without the advice; ``with_sizes``: as in `to_paste`."""
         pasted = [
             (row.text, to_paste(row.candidate.spec, base, with_sizes=with_sizes)) for row in recommendations(plan)
         ]
@@ -161,10 +155,7 @@ class LayoutRow(Shown):
 
 
 class PlanDocument(Document):
-    """``mbr-perf plan --json``. ``notes``: on how the first layout was settled.
-
-    ``same_time_layouts``: layouts that are as fast as the recommended one, as far as predictions can tell.
-    """
+    """``mbr-perf plan --json``. ``notes``: on how the first layout was settled."""
 
     settings: tuple[SettingRow, ...]
     recommended: str | None = at("best", "row", "text")

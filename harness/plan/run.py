@@ -101,7 +101,6 @@ class Unplanned:
 class Planned:
     """All layouts in the order asked for. ``best`` is None where nothing fits, or where nothing is judged.
 
-    ``exact``: settings of the best layout, of the first one planned where there is no best, traced whole.
     ``sources``: notes on traces and requests that are not of the job's release.
     """
 
@@ -154,10 +153,7 @@ _OneLayout = TypeVar("_OneLayout", bound=Layout)
 
 
 def as_fast(layouts: Iterable[_OneLayout]) -> list[_OneLayout]:
-    """Return the layout of the shortest time per token, and those that fit as surely in a time that no table tells.
-
-    Of tight ones only where none fits.
-    """
+    """Return the fastest layout, and those that fit as surely in the same time; tight ones only where none fits."""
     ranked = sorted((each for each in layouts if each.row), key=_seconds_per_token)
     unsure, fastest, _ = _seconds_per_token(ranked[0]) if ranked else (False, 0.0, 0.0)
     times = ((each, *_seconds_per_token(each)[:2]) for each in ranked[1:])
@@ -249,10 +245,7 @@ def _optimal(request: PlanRequest, planned: Planned) -> "Optimal":
 
 
 def _with_replays(planned: Planned, request: PlanRequest) -> Planned:
-    """Replay the first steps of every layout, so that each has the figures that it has alone.
-
-    BadRequestError for sizes that vary where the requests of no setting are known.
-    """
+    """Replay the first steps of every layout. BadRequestError for varied sizes where no requests are known."""
     layouts = tuple(replayed(each, request) if isinstance(each, Layout) else each for each in planned.layouts)
     planned = replace(planned, layouts=layouts)
     best, varied = planned.judged, request.varied

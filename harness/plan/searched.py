@@ -98,8 +98,8 @@ class Searched:
     """What a search knows so far.
 
     ``counts``: layouts by how they ended. ``interrupted``: it ended early, by the user or, where ``is_time_up``, by
-    `--max_minutes`. ``too_few``: numbers of GPUs into which nothing fits. ``sources``: as of `Planned`. ``nearest``: of
-    the layouts that do not fit, the one that lacks the fewest bytes; ``least``: the fewest bytes of states of those
+    `--max_minutes`. ``too_few``: numbers of GPUs into which nothing fits. ``nearest``: of the layouts that do not fit,
+    the one that lacks the fewest bytes.
     """
 
     base: Settled
@@ -115,20 +115,14 @@ class Searched:
     too_few: tuple[int, ...] = ()
 
     def add(self, tried: Tried) -> None:
-        """Keep a layout and replace its earlier plan.
-
-        Lower ``fastest`` if the layout fits with its whole range and is faster.
-        """
+        """Keep a layout and replace its earlier plan; lower ``fastest`` if it surely fits and is faster."""
         self.tried[tried.sizes] = tried
         if not tried.rank[0]:
             self.fastest = min(self.fastest, tried.seconds)
 
     @property
     def best(self) -> list[Tried]:
-        """Return the fastest layouts, of those that differ in VP alone the leanest; the one to use comes first.
-
-        All of them where no other size differs.
-        """
+        """Return the fastest layouts, the one to use first; of those that differ in VP alone the leanest."""
         groups = self._by_vp
         every = map(leanest, groups) if len(groups) > 1 else (each for each in self.tried.values() if each.row)
         found = sorted(filter(None, every), key=lambda each: each.rank)
@@ -224,11 +218,7 @@ class ClosestRow(Shown):
 
 
 class SearchDocument(Shown):
-    """``plan --search``: ``layouts`` of ``num_layouts`` by how they ended, the best, and the Pareto set.
-
-    ``interrupted``: it ended early; ``is_time_up``: by `--max_minutes`. ``too_few``: numbers of GPUs into which nothing
-    fits. ``closest``: null where a layout fits.
-    """
+    """``plan --search``. ``layouts``: of ``num_layouts`` by how they ended; ``closest``: null where one fits."""
 
     num_layouts: int
     interrupted: bool

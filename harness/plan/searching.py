@@ -62,10 +62,7 @@ def fewest(
 
 
 def search(request: PlanRequest, host: Host, news: Callable[[Searched], None] = lambda _: None) -> Searched:
-    """Try every legal layout. ``news`` is called whenever more of them are known.
-
-    BadRequestError for a wrong request, and where no layout is legal. Ctrl-C ends the search with what is known.
-    """
+    """Try every legal layout; Ctrl-C ends it with what is known. BadRequestError where none is legal."""
     check_plan(request)
     base = settled_for_search(request, host)
     raise_all(broken_rules(base, only={rule.id for rule in cuda_graph.RULES}))  # no layout mends them
@@ -152,10 +149,7 @@ class _Run:
                 self._ended(_SLOW)
 
     def fine(self) -> None:
-        """Plan the best layouts as a plan of one layout does, so that both show the same figures.
-
-        Plan also the layouts that do not fit without recompute, and may be faster. Replay the Pareto set.
-        """
+        """Plan the best layouts as a plan of one does, and those that recompute may help; replay the Pareto set."""
         while due := {
             each.sizes: each for each in (*self._promising(), *self.known.best) if each.sizes not in self.planned
         }:
@@ -194,11 +188,7 @@ class _Run:
     def _batches(
         self, shapes: list[list[Sizes]], due_of: "Callable[[Sizes], _Due | None]", policies: tuple[RecomputePolicy, ...]
     ) -> None:
-        """Trace and predict the layouts of several shapes at once; of each shape those that may fit and are legal.
-
-        Whether they may depends on themselves without recompute, or on half the micro-batch: shapes with one size of
-        micro-batch go together.
-        """
+        """Trace and predict the layouts of several shapes at once; of each shape those that may fit and are legal."""
         for at in range(0, len(shapes), _AT_ONCE):
             self._end_if_stopped()
             due = (due_of(sizes) for group in shapes[at : at + _AT_ONCE] for sizes in group)

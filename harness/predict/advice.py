@@ -104,10 +104,7 @@ def safe_instead(plan: Plan) -> str:
 
 
 def recommendations(plan: Plan) -> tuple[Row, ...]:
-    """The settings that the answer advises.
-
-    With another setting of the allocator, recommended, without CUDA graphs if none is safe with them, riskier.
-    """
+    """The settings that the answer advises: the cure, the recommended, without CUDA graphs, the riskier one."""
     return tuple(row for row in (plan.cure, plan.recommended, eager(plan), plan.riskier) if row)
 
 

@@ -115,10 +115,7 @@ class _Replay:
 
 
 class _Limited(Allocator):
-    """Fails before a request that its device may not hold; once it ``retries``, where torch would fail.
-
-    ``enough_bytes``: what the device would have needed for the request that failed.
-    """
+    """Fails before a request that its device may not hold; once it ``retries``, where torch would fail."""
 
     retries, enough_bytes = False, 0
 
@@ -206,11 +203,8 @@ def sought(
 ) -> tuple[Outcome, int | None]:
     """Return what the sequence takes without a limit, and the smallest device that it fits on, in whole MiB.
 
-    ``peak_bytes``: its :func:`peak_of`, where that is known.
-
     A smaller device than is reserved may do, as torch gives cached segments back before it fails. None: a memory
-    fraction forbids it. Trials go on from where a device makes a difference. They take for granted that more memory
-    never hurts, and end early where a long sequence would take seconds.
+    fraction forbids it. Trials end early where a long sequence would take seconds.
     """
     device = Device(peak_of(events) if peak_bytes is None else peak_bytes, total_bytes)
     start = _Start.of(events, cycles, settings, device)

@@ -92,10 +92,7 @@ def asked_settings(spec: ExperimentSpec) -> tuple[AllocatorSettings, str]:
 
 
 def with_expandable_segments(spec: ExperimentSpec) -> ExperimentSpec:
-    """Return the job with expandable segments and no other setting of the allocator that takes memory.
-
-    A memory fraction stays. CUDA graphs then need one more variable.
-    """
+    """Return the job with expandable segments, and of its other settings the memory fraction alone."""
     fraction = asked_settings(spec)[0].memory_fraction
     text = EXPANDABLE_SEGMENTS + f",per_process_memory_fraction:{fraction}" * (fraction is not None)
     names = [each for each in ALLOCATOR_NAMES if each in spec.env] or ALLOCATOR_NAMES[:1]
@@ -104,10 +101,7 @@ def with_expandable_segments(spec: ExperimentSpec) -> ExperimentSpec:
 
 
 def notes_of(spec: ExperimentSpec, software: Software, assume: str | None = None) -> tuple[str, ...]:
-    """Say what of the allocator's settings has no effect, and whether the job's torch is unknown.
-
-    ``assume``: what a user says of the software. BadRequestError for settings that torch refuses.
-    """
+    """Say what of the allocator's settings has no effect, and whether the job's torch is unknown."""
     is_of_job = "torch=" in (assume or "") or not software.assumed  # else it is the planning machine's
     torch_release = software.torch if is_of_job else None
     inert = asked_settings(spec)[0].inert

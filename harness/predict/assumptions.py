@@ -27,10 +27,7 @@ def imbalance_of(spec: ExperimentSpec) -> float:
 
 @dataclass(frozen=True)
 class Assumption:
-    """One statement. ``lower`` and ``higher``: shares of the peak that it adds to the range of the job's class.
-
-    They are judgements for what no measured case of the class has.
-    """
+    """One statement. ``lower`` and ``higher``: judged shares of the peak that it adds to the range of the class."""
 
     text: str
     applies: Callable[[ExperimentSpec, Implementation], bool]

@@ -10,10 +10,7 @@ from harness.records.trace import ChunkTrace, CommGroup, OpCost, OpKind, Phase
 
 
 class Op(NamedTuple):
-    """One execution of an operation of a trace; see `OpCost`.
-
-    A plain tuple, because compositions read millions of them.
-    """
+    """One execution of an operation; see `OpCost`. A plain tuple, because compositions read millions of them."""
 
     phase: Phase
     kind: OpKind
@@ -27,10 +24,7 @@ class Op(NamedTuple):
 
 @dataclass(frozen=True)
 class Work:
-    """How often each operation runs.
-
-    Differences may hold negative counts, and work between two loads parts of counts.
-    """
+    """How often each operation runs; differences may hold negative counts, mixtures of loads parts of counts."""
 
     counts: Mapping[Op, float] = field(default_factory=dict)
 
@@ -298,10 +292,7 @@ class Ends:
 def compose(
     frame: Piece, units: Sequence[Piece], ends: Ends, hidden_bytes: int, window: int | None = None
 ) -> ChunkCost:
-    """Return a chunk whose layers are ``units`` in forward order.
-
-    ``window``: at most so many layers in a row, the running one the last, are on the device; None for all.
-    """
+    """Return a chunk of ``units`` in forward order, of which at most ``window`` in a row are on the device."""
     window = len(units) if window is None else window
     received = 0 if ends.last else hidden_bytes
     parts = [frame, *units, *(end for end in (ends.first, ends.last) if end)]
@@ -324,10 +315,7 @@ def compose(
 
 
 def _sizes(frame: Piece, units: Sequence[Piece], ends: Ends, window: int, received: int) -> PassSizes:
-    """Forward: what was saved so far plus the running unit. Backward: in reverse order, the loss first.
-
-    ``received``: bytes of the gradient that the backward pass begins with.
-    """
+    """Forward: what was saved so far plus the running unit. Backward: in reverse order, the loss first."""
     tail = ends.last.saved if ends.last else 0
     left_by_loss = ends.last.lingering if ends.last else 0
     lingering = sum(unit.lingering for unit in units) + left_by_loss

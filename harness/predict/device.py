@@ -1,7 +1,4 @@
-"""Memory that a rank needs beside the tensors of torch's allocator, modelled from NCCL's and DeepEP's sources.
-
-This file stands beside the ledger, which books tensors: none of what it counts appears in `max_memory_allocated`.
-"""
+"""Memory that a rank needs beside the tensors of torch's allocator, modelled from NCCL's and DeepEP's sources."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -160,10 +157,7 @@ def dispatcher_bytes(spec: ExperimentSpec) -> int:
 
 @dataclass(frozen=True)
 class DeviceNeeds:
-    """What a rank's device holds beside torch's allocator. The default is a CPU's: nothing.
-
-    ``reserved_over_allocated``: of the class of jobs, where no step is replayed.
-    """
+    """What a rank's device holds beside torch's allocator. The default is a CPU's: nothing."""
 
     reserved_over_allocated: float = 1.0
     context_bytes: int = 0

@@ -28,10 +28,7 @@ class Tokens(NamedTuple):
 
 @dataclass(frozen=True)
 class Draw:
-    """One draw for a rank. ``lengths``: of sequences; ``routing``: of the tokens that an expert gets.
-
-    All shares are of the tokens of a whole micro-batch with even routing.
-    """
+    """One draw for a rank: shares of the tokens of a whole micro-batch with even routing."""
 
     seed: int
     spec: ExperimentSpec
@@ -75,10 +72,7 @@ class Varied:
         return (LENGTHS,) * (self.lengths is not None) + (ROUTING,) * (self.routing is not None)
 
     def check(self, spec: ExperimentSpec) -> None:
-        """Raise BadRequestError for lengths that a sequence cannot have, and for routing that cannot vary.
-
-        Routing counts for jobs that force an even load, too: it says what theirs would cost.
-        """
+        """Raise BadRequestError for lengths that a sequence cannot have, and for routing that cannot vary."""
         problems, most = Problems(), spec.batch.seq_length
         if self.lengths and self.lengths.mean > most:
             problems.add(

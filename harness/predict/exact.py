@@ -31,10 +31,9 @@ RECOMMENDED, ASKED = "recommended", "asked"
 
 @dataclass(frozen=True)
 class ExactPeak:
-    """Highest moment of one stage's schedule in bytes, composed and exact; ``problem``: why there is no exact one.
+    """Highest moment of one stage's schedule in bytes, composed and exact; ``error``: composed over exact, less 1.
 
-    ``optimizer_step_bytes``: the other candidate for the stage's peak, which no schedule moves. ``error``: composed
-    over exact, less 1.
+    ``optimizer_step_bytes``: the other candidate for the stage's peak, which no schedule moves.
     """
 
     pp_rank: int
@@ -61,11 +60,7 @@ def exact_peaks(
     *,
     adam: Adam = "fused",
 ) -> tuple[ExactPeak, ...]:
-    """Compare every stage of ``costs[pp_rank][vp_stage]``; ``problems``: by rank, why a stage is not in ``traced``.
-
-    ``adam`` as in `model_states`. Model states and workspaces of libraries are the same in both: no trace of a
-    schedule sees them.
-    """
+    """Compare every stage of ``costs[pp_rank][vp_stage]``; ``problems``: by rank, why one is not in ``traced``."""
     stages = (stage_memory(spec, pp_rank, chunks, adam=adam) for pp_rank, chunks in enumerate(costs))
     return tuple(
         _exact_peak(spec, stage, chunks, traced.get(stage.pp_rank), problems.get(stage.pp_rank) or None)

@@ -64,10 +64,7 @@ def _traced_imbalance(spec: ExperimentSpec) -> float:
 
 
 def at_pace(spec: ExperimentSpec, even: Costs, uneven: Costs) -> Costs:
-    """Return the costs of the busiest rank, for which the others wait.
-
-    Interpolates between ``even`` (mean load) and ``uneven`` (the largest load that the memory prediction assumes).
-    """
+    """Return the costs of the busiest rank: between ``even`` and ``uneven``, the largest load of the memory's bound."""
     bound = _traced_imbalance(spec)
     share = (pace_of(spec) - 1) / (bound - 1) if bound > 1 else 0.0
     made: dict[tuple[int, int], ChunkCost] = {}  # stages share chunks that are alike

@@ -30,11 +30,9 @@ _MOST_TRIES = 12
 class Optimal:
     """The fastest plan; none for the ``reason``. ``bound``: no plan of the space is faster, in seconds.
 
-    ``best_uniform``: the fastest setting for all layers that fits as surely. ``most_settings``: how many different
-    settings a chunk may use. ``stages``: the setting of every layer. ``seconds`` of a CPU only compare.
-    ``room``: what fits; None where no plan can be set. ``layout``: a split of the layers that is faster than the
-    request's; no split is faster than ``split_bound``. ``split_reason``: why not every split was searched; nothing is
-    proven then.
+    ``best_uniform``: the fastest setting for all layers that fits as surely. ``stages``: the setting of every layer.
+    ``seconds`` of a CPU only compare. ``room``: what fits. ``layout``: a faster split than the request's; no split is
+    faster than ``split_bound``. ``split_reason``: why not every split was searched; nothing is proven then.
     """
 
     row: Row | None

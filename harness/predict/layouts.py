@@ -52,10 +52,7 @@ class Sizes(NamedTuple):
         return self.tp, self.cp, self.ep, self.et, self.mb
 
     def halves(self) -> Iterator[Self]:
-        """Yield layouts with half the tensor or context parallelism, with which a step computes no longer.
-
-        Half of either leaves half as many micro-batches of twice the work, fewer messages and fewer launches.
-        """
+        """Yield layouts with half the TP or CP: fewer messages and launches, so a step computes no longer."""
         if self.tp > 1:
             yield self._replace(tp=self.tp // 2, et=self.et if self.et in (None, 1) else self.tp // 2)
         if self.cp > 1:
@@ -70,10 +67,7 @@ class Space:
     pinned: Mapping[str, int | None]
 
     def sizes(self) -> Iterator[Sizes]:
-        """Yield layouts that divide GPUs, layers and batch evenly, small micro-batches first.
-
-        Rules may still forbid one.
-        """
+        """Yield layouts that divide GPUs, layers and batch evenly, small micro-batches first; rules may forbid one."""
         found = (self._with_experts(tp, pp, vp, cp) for tp, pp, vp, cp in self._dense())
         yield from sorted((each for group in found for each in group), key=lambda each: (each.mb, each.cp, each.tp))
 

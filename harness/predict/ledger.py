@@ -61,10 +61,7 @@ def user_buffer_bytes(spec: ExperimentSpec) -> int:
 
 
 def _torch(spec: ExperimentSpec) -> int:
-    """`CUBLAS_WORKSPACE_CONFIG` is a list of `:KiB:count`; without it torch has 32 MiB for Hopper and Blackwell.
-
-    (Its older releases have it for Hopper alone.)
-    """
+    """`CUBLAS_WORKSPACE_CONFIG` is a list of `:KiB:count`; without it torch has 32 MiB from Hopper on."""
     parts = _PART.findall(spec.env.get("CUBLAS_WORKSPACE_CONFIG", ""))
     if parts:
         return _TORCH_HANDLES * sum(int(size) * KIB * int(count) for size, count in parts)
@@ -115,8 +112,7 @@ class StageMemory:
 
     Under CUDA graphs ``peaks`` also has those of the eager steps and of the capture; ``total`` is of later steps.
     ``passes``: the fullest moment of all forward passes, and of all backward passes. ``pool``: what captured layers
-    save and hand on in private pools of CUDA graphs: reserved, and no longer allocated once they are captured.
-    ``adam`` as in `model_states`.
+    save and hand on in private pools of CUDA graphs.
     """
 
     pp_rank: int

@@ -29,10 +29,7 @@ Numbers = Any  # an array of numbers, one for each mix
 
 
 class Mix(NamedTuple):
-    """One distribution. ``settings``: of each layer, MTP layers last; ``uneven``: its cost with uneven routing.
-
-    ``seconds`` of a micro-batch through the chunk, ``returning`` of them in the backward pass.
-    """
+    """One distribution of ``settings``, MTP layers last; seconds of a micro-batch, ``returning`` backward."""
 
     settings: tuple[str, ...]
     even: ChunkCost
@@ -48,8 +45,7 @@ Made = dict[object, tuple[Mix, ...]]
 class Mixer:
     """Makes the mixes of a request. ``settings``: what a layer may have, the one that keeps the most last.
 
-    ``made``: mixes by kind of chunk, which budgets and splits of one request may share. ``more_layers``: by how many
-    a chunk may have more layers than in the request.
+    ``more_layers``: by how many a chunk may have more layers than in the request.
     """
 
     composer: Composer

@@ -142,10 +142,7 @@ def _adam_owns_master(spec: ExperimentSpec) -> bool:
 
 
 def model_states(spec: ExperimentSpec, parameters: Parameters, *, adam: Adam = "fused") -> ModelStates:
-    """Return the states of one rank that holds ``parameters``, or under Megatron-FSDP a shard of them.
-
-    ``adam`` as in :func:`adam_of`.
-    """
+    """Return the states of one rank that holds ``parameters``, or under Megatron-FSDP a shard of them."""
     per, p = state_bytes(spec, adam), spec.parallelism
     owned = stepped = owned_parameters(spec, parameters)
     if adam == "whole":

@@ -72,10 +72,7 @@ class Slowest:
     num: float
 
     def least(self, fastest: float, at_least: float = 0.0, below: float = inf) -> Chosen | None:
-        """Return the mixes with the least part of a step, at most ``below``; of equal ones the smallest. UnsolvedError.
-
-        ``fastest``: the seconds of the fastest ones.
-        """
+        """Return the mixes with the least part of a step, at most ``below``; of equal ones the smallest."""
         if below == inf:
             known = self.search.up_to(fastest * (1 + SAME_TIME))
             below = float(self._values(known).min())

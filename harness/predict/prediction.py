@@ -100,10 +100,8 @@ def reserved_of(held: Held) -> tuple[int, int, int]:
 class Prediction:
     """All bytes are of the worst rank of a stage; ``range_bytes`` holds nine of ten peaks of its class.
 
-    ``held``: what the allocator takes, by stage. ``uneven_bytes``: the peak with uneven routing. ``job_class``,
-    ``num_rows``: the class of jobs behind the range, and how many measured cases it has. ``time`` is None where seconds
-    are not predicted (cpu). ``recompute_flops`` is per step over all GPUs. ``adam`` as in `model_states`.
-    ``draws_routing``: ``held`` knows the routing.
+    ``held``: what the allocator takes, by stage. ``uneven_bytes``: the peak with uneven routing. ``num_rows``: measured
+    cases of the class. ``time`` is None on a CPU. ``recompute_flops`` is per step over all GPUs.
     """
 
     spec: ExperimentSpec

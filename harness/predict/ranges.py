@@ -107,10 +107,7 @@ def spread_of(spec: ExperimentSpec, peak_bytes: int) -> tuple[ClassName, Spread]
 
 @dataclass(frozen=True)
 class CostError:
-    """How far predicted costs of settings are from measured ones, both as shares of a step's time.
-
-    ``share``: of the cost itself. ``least``: for settings that cost almost nothing. ``num_rows``: costs of both kinds.
-    """
+    """How far predicted costs are from measured ones: as a ``share`` of the cost, and the ``least`` of small ones."""
 
     share: float
     least: float

@@ -319,10 +319,7 @@ def _run_passes(
 def _build(
     spec: ExperimentSpec, stage: StageMemory, chunks: Sequence[ChunkParts], memory: _Memory
 ) -> list[list[float]]:
-    """Make the parameters and DDP's buffers; return the elements of each parameter that an optimizer of the rank has.
-
-    Experts that are spread over ranks have an optimizer of their own.
-    """
+    """Make the parameters and DDP's buffers; return the elements of each parameter by optimizer of the rank."""
     memory.label = ("weights",)
     kinds = [((parts.parameters, False), (parts.experts, True)) for parts in chunks]
     made = [[_weights(sizes, memory, grouped=grouped) for sizes, grouped in each] for each in kinds]

@@ -140,10 +140,7 @@ def replay(
     read: Read,
     draws: "Sequence[Draw]" = (),
 ) -> Held:
-    """Replay the first steps of a stage's first rank; MissingEventsError where its requests are not known.
-
-    Micro-batches that are left out widen the ranges.
-    """
+    """Replay the first steps of a stage's first rank; MissingEventsError where its requests are not known."""
     every = tuple(first_steps(composer, stage, chunks, read, draw) for draw in (None, *draws))
     ratios, known = ratios_of(composer.spec, stage.total, settings), composer.shared.steps
     name = (*map(id, (*every, ratios)), settings)

@@ -73,11 +73,7 @@ class Schedule:
 
 
 class Instant(NamedTuple):
-    """A pass, and how many micro-batches of each chunk are between their passes when it starts.
-
-    ``ended``: by chunk, whether its latest pass was a backward one. ``deferred``: micro-batches whose weight gradients
-    of the output layer wait.
-    """
+    """A pass, micro-batches of each chunk in flight, and whether a chunk's latest pass ``ended`` one."""
 
     event: Event
     in_flight: tuple[int, ...]
@@ -115,10 +111,7 @@ def instants(schedule: Schedule) -> tuple[Instant, ...]:
 
 @cache
 def fullest_instants(schedule: Schedule, *, lingers: bool = True) -> tuple[Instant, ...]:
-    """Return the :func:`instants` that may hold the most memory: no other of their kind holds as much of every part.
-
-    ``lingers``: the latest pass of a chunk makes a difference.
-    """
+    """Return the instants that may be the fullest; ``lingers``: the latest pass of a chunk makes a difference."""
     kinds: dict[object, dict[tuple[int, ...], Instant]] = {}
     found = instants(without_repeats(schedule))
     for instant in found:

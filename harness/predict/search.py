@@ -63,8 +63,7 @@ class Candidate:
 class Candidates:
     """Settings in the order none, modules, whole layers; the requested one is always among them.
 
-    ``inert``: modules that do nothing in this model and are therefore tried in no combination. ``known``: rows of this
-    layout that were predicted before, by text.
+    ``inert``: modules that do nothing in this model. ``known``: rows of this layout that were predicted before.
     """
 
     rows: tuple[Candidate, ...]
@@ -133,10 +132,7 @@ def _subsets(modules: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
 
 
 def _full(spec: ExperimentSpec) -> Iterator[FullRecompute]:
-    """Yield uniform N for every N that divides some chunk, block N up to the largest chunk.
-
-    The rules forbid the rest.
-    """
+    """Yield uniform N that divides some chunk, block N up to the largest chunk; the rules forbid the rest."""
     sizes = {len(chunk.layers) for stage in chunks(spec.model, spec.parallelism) for chunk in stage if chunk.layers}
     for n in sorted({n for size in sizes for n in range(1, size + 1) if size % n == 0}):
         yield FullRecompute(method="uniform", num_layers=n)
@@ -278,10 +274,7 @@ def traced_policies(spec: ExperimentSpec, implementation: Implementation, softwa
 
 @dataclass(frozen=True)
 class Traces:
-    """The tracer's answers: chunks by key with even and with uneven routing, and reasons for those it declined.
-
-    ``find_requests``: finds what reads the requests for memory of a case, when asked; None where unknown.
-    """
+    """The tracer's answers by key, and reasons for refused cases; ``find_requests``: reads requests for memory."""
 
     even: Mapping[str, ChunkTrace]
     uneven: Mapping[str, ChunkTrace] | None

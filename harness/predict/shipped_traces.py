@@ -94,10 +94,7 @@ def shipped_releases() -> tuple[str, ...]:
 
 
 def why_not(about: About, installed: Software) -> str:
-    """Return why the traces differ from traces that this machine would make; empty if they do not.
-
-    Without megatron-core of that release here, only the tracer can differ.
-    """
+    """Return why the traces differ from those that this machine would make; empty if they do not."""
     if about.sources != sources_digest() and (about.tracer, about.stand_in) not in (
         (tracer_code(), stand_in_code()),
         (f"{tracer_code()}-{code_digest(_RECORDER)}", stand_in_code()),
@@ -219,10 +216,7 @@ class Address:
 
 
 def address_of(case: TraceCase, imbalance: float) -> Address:
-    """Return the address of a case, equal for equal cases.
-
-    A field that a later version adds changes no address while it has its default.
-    """
+    """Return the address of a case; a field that a later version adds changes none while it has its default."""
     spec = case.spec
     dump = spec.model_dump(mode="json", exclude_defaults=True)
     recompute, offload = dump.pop("recompute", None), dump.pop("offload", None)
@@ -275,10 +269,7 @@ class Shipped(Generic[_Held]):
     _members: dict[str, dict[str, _Held]] = field(default_factory=dict, repr=False, compare=False)
 
     def read(self, case: TraceCase, imbalance: float = 1.0) -> _Held | None:
-        """Return what the file has of ``case``.
-
-        None if it has nothing, or if a default of the request's fields has changed since.
-        """
+        """Return what the file has of ``case``; None if a default of the request's fields has changed since."""
         address = address_of(case, imbalance)
         if address.member not in self._members:
             self._members[address.member] = self._read(address.member, case)

@@ -22,10 +22,7 @@ from harness.predict.trace_book import MissingTraceError
 
 @dataclass(frozen=True)
 class Splits:
-    """The splits of one request. Embedding, MTP layers and loss stay where they are.
-
-    ``most_s``: about how long a search may take. A step of the search that has begun ends.
-    """
+    """The splits of one request, searched for about ``most_s``. Embedding, MTP layers and loss stay."""
 
     made: Plan
     traces: Traces
@@ -35,10 +32,7 @@ class Splits:
     most_s: float = 10.0
 
     def best(self, of_request: Optimal) -> Optimal:
-        """Return the fastest plan of all splits, with a bound for the splits that were not tried.
-
-        ``of_request``: the plan of the request's own split, which stays the answer where splits cannot be searched.
-        """
+        """Return the fastest plan of all splits, with a bound for those that were not tried."""
         if of_request.room is None or self.made.spec.parallelism.pipeline_model_parallel_size == 1:
             return of_request
         began, best, search = time.monotonic(), of_request, self._search(of_request, of_request.room)

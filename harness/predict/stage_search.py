@@ -39,10 +39,7 @@ class Row:
 def rows(
     spec: ExperimentSpec, pp_rank: int, chunks: Sequence[Sequence[Mix]], routing: Routing, adam: Adam, more: int
 ) -> Iterator[Row]:
-    """Yield the moments of a stage. ``chunks``: the mixes of each; ``more``: bytes held beside all.
-
-    Mixes of a chunk may have different numbers of layers where the stage has as many in all as the first ones.
-    """
+    """Yield the moments of a stage. ``chunks``: the mixes of each; ``more``: bytes held beside all."""
     costs: list[list[ChunkCost]] = [[getattr(mix, routing) for mix in mixes] for mixes in chunks]
     of, first = [*map(arrays, costs)], tuple(each[0] for each in costs)
     for each in of:  # a chunk with layers caches the rotary table
@@ -134,10 +131,7 @@ class Kind(NamedTuple):
 
 @dataclass(frozen=True)
 class StageSearch:
-    """One stage. ``chunks``: the mixes of each; ``more_bytes``: what the allocator holds beside all.
-
-    ``num_layers``: of all chunks together, with MTP layers; mixes of a chunk may have different numbers of them.
-    """
+    """One stage. ``more_bytes``: what the allocator holds beside all; ``num_layers``: of all chunks together."""
 
     spec: ExperimentSpec
     pp_rank: int
@@ -165,10 +159,7 @@ class StageSearch:
         return None
 
     def up_to(self, most_s: float, least_s: float = 0.0) -> Plans:
-        """Return the plans that fit and take at most, and at least, so many seconds. UnsolvedError.
-
-        Leaves out a plan if another one takes as long and at no moment holds more.
-        """
+        """Return the undominated plans that fit and take at most, and at least, so many seconds. UnsolvedError."""
         if self._relaxed is None:
             return self._nothing
         least, prices = self._relaxed

@@ -152,10 +152,7 @@ _RATE = {"fp32": "gemm_bf16", "bf16": "gemm_bf16", "fp8": "gemm_low_precision", 
 
 
 class _Passes(NamedTuple):
-    """Seconds of a micro-batch through a chunk: ``gpu`` without waiting for the host, ``host`` to launch everything.
-
-    ``phases``: forward, backward and recompute of the slower of the two.
-    """
+    """Seconds of a micro-batch through a chunk on ``gpu`` and ``host``; ``phases``: of the slower of the two."""
 
     gpu: float
     host: float

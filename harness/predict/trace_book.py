@@ -27,10 +27,7 @@ class MissingTraceError(LookupError):
 
 
 class Book:
-    """Returns the traces of cases, and makes every piece of a request once.
-
-    Without ``traces`` it records the ``cases`` that are asked for, and returns traces of nothing.
-    """
+    """Returns the traces of cases; without ``traces`` it records the ``cases`` that are asked for."""
 
     def __init__(self, traces: Mapping[str, ChunkTrace] | None = None) -> None:
         self._traces = traces
@@ -55,10 +52,7 @@ class Book:
 
 @dataclass(frozen=True)
 class Shared:
-    """Values that the settings of one request share, and all but ``steps`` the requests that differ in the pipeline.
-
-    ``listed``: the cases of each chunk. A book holds its traces, so that their ids stay valid.
-    """
+    """Values that the settings of one request share, and all but ``steps`` requests that differ in the pipeline."""
 
     cases: dict[object, TraceCase] = field(default_factory=dict)
     listed: dict[object, list[TraceCase]] = field(default_factory=dict)

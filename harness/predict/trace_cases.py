@@ -29,11 +29,7 @@ from harness.records.trace import ChunkTrace, TraceCase
 
 @dataclass(frozen=True)
 class CaseMaker:
-    """Makes trace cases of one request; equal cases of different requests have equal keys.
-
-    Pipeline, data parallelism, optimizer and steps are composition, so a sweep over them costs no new trace. ``made``
-    keeps what was made, for all recompute settings of one request.
-    """
+    """Makes trace cases of one request; the pipeline, data parallelism and optimizer are composition, no case."""
 
     spec: ExperimentSpec
     implementation: Implementation
@@ -120,10 +116,7 @@ def in_effect(
 
 
 def _reduced(spec: ExperimentSpec, kind: LayerKind, implementation: Implementation, *, mtp: bool) -> ExperimentSpec:
-    """Return ``spec`` without the settings that do not change one chunk of one kind of layer.
-
-    Parts that the tracer cannot run are left out too; `assumptions` states them and widens the range.
-    """
+    """Return ``spec`` without the settings that do not change one chunk of one kind of layer."""
     model = spec.model.of_kind(kind, 1)
     model = model.model_copy(update={"mtp_num_layers": spec.model.mtp_num_layers if mtp else None})
     p = spec.parallelism
@@ -184,11 +177,7 @@ class CachedTrace(Frozen):
 
 
 def tracer_fingerprint(package: Path, installed: Iterable[str | None]) -> str:
-    """Hash the tracer's sources, the tables behind specs, and what is ``installed``, to sixteen hex digits.
-
-    ``package`` is the folder of this package; ``installed``: versions, and stamps of files where a version says too
-    little. A changed stand-in, adaptation or precision row never meets old traces.
-    """
+    """Hash the tracer's sources, the tables behind specs, and what is ``installed``, to sixteen hex digits."""
     return source_fingerprint(package, ("engine", "experiment", "records/trace.py"), installed)
 
 
@@ -217,10 +206,7 @@ class TraceCache:
             return None
 
     def write(self, key: str, imbalance: float, trace: CachedTrace) -> None:
-        """Keep one trace.
-
-        If the folder is not writable, the next request traces again; this one still gets its answer.
-        """
+        """Keep one trace. If the folder is not writable, the next request traces again."""
         file = self._file(key, imbalance)
         with suppress(OSError):
             file.parent.mkdir(parents=True, exist_ok=True)

@@ -57,11 +57,9 @@ def trace_kind(spec: ExperimentSpec) -> TraceKind:
 class Tracing:
     """Makes traces on ``host``. With ``cache`` None it makes all traces again, also those that travel with mbr-perf.
 
-    ``megatron_core``: the release to trace; None: the installed one, else the one that mbr-perf assumes.
-    ``reads_shipped``: False where the traces that mbr-perf brings are made: with whatever release ``host`` has.
-    ``cached_only``: traces that are not cached stay missing. ``niceness``: as for nice(1). Setting ``stop`` ends the
-    tracers. ``progress`` is called now and then with the number of finished cases and of all cases.
-    ``warm``: tracers that go on to the next call; else each call starts its own.
+    ``megatron_core``: the release to trace. ``reads_shipped``: False where the traces that mbr-perf brings are made.
+    ``cached_only``: traces that are not cached stay missing. Setting ``stop`` ends the tracers. ``progress`` gets the
+    number of finished cases and of all. ``warm``: tracers that go on to the next call.
     """
 
     host: Host
@@ -181,11 +179,7 @@ class Tracing:
 
 @dataclass(frozen=True)
 class _Source:
-    """Where traces come from besides the cache.
-
-    ``shipped``: those that mbr-perf brings for the release, if they hold here.
-    ``cannot_trace``: why no tracer can make the missing ones, else empty. ``is_other``: another release is installed.
-    """
+    """Where traces come from besides the cache. ``cannot_trace``: why no tracer can make the missing ones."""
 
     shipped: Shipped[CachedTrace] | None
     cannot_trace: str = ""
@@ -243,8 +237,7 @@ def side_by_side(
 ) -> list[_Answer]:
     """Call ``ask`` for each item, at most ``num_threads`` at once. Return the answers in order.
 
-    Any error, also Ctrl-C, sets ``stop`` and drops calls that have not begun. Leaving the pool waits for running calls,
-    so ``ask`` must check ``stop`` now and then.
+    Any error, also Ctrl-C, sets ``stop``, which ``ask`` must check, and drops calls that have not begun.
     """
     with ThreadPoolExecutor(max(1, num_threads)) as pool:
         try:

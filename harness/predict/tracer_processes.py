@@ -29,10 +29,7 @@ class TracerLateError(RunFailedError):
 
 
 def _environment(host: Host) -> dict[str, str]:
-    """Return the variables of a tracer. It sees no GPU, or autograd would start threads, and forks could not use it.
-
-    One thread of OpenMP: more would not speed it up.
-    """
+    """Return the variables of a tracer. It sees no GPU, or autograd would start threads, and could not be forked."""
     own = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", PARENT_PID_VARIABLE: str(os.getpid())}
     return {**host.shell, **SAFE_PATH, **own}
 
@@ -113,10 +110,7 @@ class WarmTracers:
         self._open.close()
 
     def answer(self, request: TraceRequest, progress: Callable[[int], None]) -> bytes:
-        """The answer file. TracerLateError after the time limit or ``stop``, RunFailedError when the tracer dies.
-
-        ``progress`` is called now and then with the number of finished cases.
-        """
+        """The answer file; ``progress`` gets the finished cases. TracerLateError, RunFailedError when it dies."""
         process, errors = self._process(request.implementation)
         with tempfile.TemporaryDirectory(prefix=_PREFIX) as name:
             answer, ended, stderr = (Path(name) / each for each in ("answer.json", "exit", "stderr"))

@@ -32,8 +32,7 @@ def with_replays(
 ) -> Plan:
     """Return the plan with the first steps of the recommended, the asked and a few ``named`` settings replayed.
 
-    So are a cheaper one that may not fit, and what is recommended then. ``varied``: sizes that vary, with which the
-    setting without recompute is replayed, too. Where expandable segments cost less than recompute, the plan says so.
+    So is a cheaper one that may not fit. Where expandable segments cost less than recompute, the plan says so.
     """
     composer, draws = composer_of(made.spec, software), varied.draws(made.spec)
     named = named if len(named) <= _MOST_REPLAYED else ()
@@ -99,10 +98,7 @@ def composer_of(spec: ExperimentSpec, software: Software) -> Composer:
 
 
 def row_history(row: Row, traces: Traces, software: Software) -> StepHistory | None:
-    """Return the first steps of the fullest stage's first rank.
-
-    None where its requests are not known, or where the allocator's settings refuse one.
-    """
+    """Return the first steps of the fullest stage's first rank; None where its requests are not known or refused."""
     found = row.prediction
     if found is None or traces.requests is None:
         return None
