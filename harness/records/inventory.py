@@ -103,9 +103,9 @@ def _read(entry: Stored) -> Stored:
             return replace(entry, state="unfinished", detail=states)
         return replace(entry, state="finished", detail="; ".join(filter(None, (states, verdict_text(path)))))
     if entry.kind == "bisect":
-        if not (path / BISECT_REPORT).is_file():
-            return replace(entry, state="unfinished", detail="no answer yet")
-        return replace(entry, state="finished", detail=str(BISECT_REPORT))
+        if (path / BISECT_REPORT).is_file():
+            entry = replace(entry, state="finished", detail=str(BISECT_REPORT))
+        return entry if entry.state == "finished" else replace(entry, state="unfinished", detail="no answer yet")
     record = read_document(path / RECORD, RunRecord)
     entry = replace(entry, state=record.status, detail=record.failure or record.spec.slug)
     if record.imported is None and entry.when:
