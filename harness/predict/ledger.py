@@ -7,9 +7,8 @@ from typing import Literal, NamedTuple
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.predict.compose import ChunkCost, Parameters, PassSizes
-from harness.predict.interleaved import Event, Pass
 from harness.predict.model_states import Adam, ModelStates, model_states
-from harness.predict.schedule import Instant, Schedule, fullest_instants, keeps_outputs, schedule_of
+from harness.predict.schedule import Event, Instant, Pass, Schedule, fullest_instants, keeps_outputs, schedule_of
 from harness.units import MIB, grouped
 
 KIB = 1024

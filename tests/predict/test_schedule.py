@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.predict.interleaved import Event
-from harness.predict.schedule import Schedule, fullest_instants, instants, without_repeats
+from harness.predict.schedule import Event, Schedule, fullest_instants, instants, without_repeats
 
 
 def order(schedule: Schedule) -> str:
