@@ -29,10 +29,7 @@ NUM_BEST, SLOWEST = 10, 1.5
 
 
 def settled_for_search(request: PlanRequest, host: Host) -> Settled:
-    """Settle the request. Without a global batch size it has as many samples a GPU as the point, whatever the sizes.
-
-    Where sizes of the point do not fit what is given, all that are not given are 1 at first.
-    """
+    """Settle the request; without a global batch size with the point's samples per GPU, unfit sizes at 1."""
 
     def settled(asked: Request) -> Settled:
         return settle(RunRequest(asked=asked), host, request.assume, gpu_point=True)

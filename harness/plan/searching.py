@@ -108,8 +108,7 @@ class _Run:
     """One search.
 
     ``open``: layouts that do not fit without recompute and are not tried with it yet. ``computing``: seconds of a step
-    without recompute and without the pipeline's bubble, of the predicted layouts; infinite for those left out as too
-    slow. ``planned``: layouts with all settings, replayed, as a plan of one layout has them.
+    without recompute and bubble; infinite for layouts left out as too slow. ``planned``: layouts with all settings.
     """
 
     request: PlanRequest

@@ -23,10 +23,7 @@ _STEP = 1e-4
 def least_squares(
     residuals: Residuals, start: Sequence[float], bounds: Sequence[tuple[float, float]], max_rounds: int | None = None
 ) -> tuple[float, ...]:
-    """Find the parameters with the smallest sum of squared ``residuals``, from ``start`` in their logarithms.
-
-    All values are positive; a parameter that wants to leave its bounds stays on the bound.
-    """
+    """Find the positive parameters with the least squares of ``residuals``, from ``start``, within ``bounds``."""
     from scipy import optimize
 
     found = optimize.least_squares(
@@ -61,9 +58,8 @@ def determined(
 ) -> tuple[tuple[str, ...], dict[str, str]]:
     """Return the efficiencies that these runs determine, and for each other efficiency why they do not.
 
-    One run determines one efficiency. N runs determine at most N - 1, so that the fit still shows an error. The first
-    is the efficiency with the largest effect, then the one with the largest remaining effect (Gram-Schmidt with
-    pivoting).
+    One run determines one. N runs determine at most N - 1, so that the fit still shows an error: those with the largest
+    remaining effect (Gram-Schmidt with pivoting).
     """
     if not num_runs:
         return (), dict.fromkeys(names, "no run has a step time that is predicted")
@@ -109,10 +105,8 @@ LEAST_SPREAD = 0.05
 class Observation:
     """One measured run.
 
-    ``peaks``: allocated bytes of the worst rank by pipeline stage. ``outside``: device less reserved bytes of every
-    rank that knows both. ``step_s`` is None where there is no time to compare. ``busiest``: the costs of the rank with
-    the most tokens on average (`at_pace`), which sets the pace; None where routing is even. ``adam`` as in
-    `model_states`.
+    ``peaks``: allocated bytes of the worst rank by pipeline stage. ``outside``: device less reserved bytes by rank.
+    ``busiest``: the costs of the rank with the most tokens on average (`at_pace`); None where routing is even.
     """
 
     name: str
@@ -149,10 +143,7 @@ class Observation:
 def fit(
     gpu: str, observations: Sequence[Observation], probed: Mapping[str, float] | None = None
 ) -> tuple[FittedConstant, ...]:
-    """Return for every constant its fitted value, or why these runs do not determine it.
-
-    ``probed``: constants measured by themselves. They keep their values, and the seconds of each step join the fit.
-    """
+    """Return for every constant its fitted value, or why these runs determine none; ``probed`` ones keep theirs."""
     speeds, outside = dict(probed or {}), [size for run in observations for size in run.outside]
     context = speeds.pop(_OUTSIDE, None)
     beside = _median_constant(_OUTSIDE, outside, "no rank measured both device and reserved bytes")

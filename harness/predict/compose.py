@@ -157,10 +157,7 @@ def layer_piece(single: ChunkTrace, double: ChunkTrace, *, runs_again: bool = Fa
 
 
 def offloaded_piece(kept: Piece, single: ChunkTrace, double: ChunkTrace) -> Piece:
-    """Return the layer ``kept`` as it is under layer-wise offloading, from traces with all layers on the host.
-
-    transformer-engine holds on to all that a layer saved until the next one's backward pass, so nothing goes early.
-    """
+    """Return the layer ``kept`` under layer-wise offloading, from traces with all layers on the host."""
     away = kept.saved - (double.saved_bytes - single.saved_bytes)
     return replace(kept, offloadable=away, backward_over=max(kept.backward_over, single.backward_peak_bytes - away))
 
@@ -215,8 +212,7 @@ def unit_piece(checkpointed: list[Piece], kept: list[Piece], input_bytes: int) -
     """Return the layers under one checkpoint, from the same layers recomputed singly and kept.
 
     Of the inputs, ``input_bytes`` each, only the unit's is saved. Its backward pass recomputes all layers before the
-    last one's gradients are due, so the others are held as if nothing were recomputed. Inside its forward pass one more
-    hidden state is alive.
+    last one's gradients are due. Inside its forward pass one more hidden state is alive.
     """
     last, further = checkpointed[-1], len(checkpointed) - 1
     held = sum(piece.saved for piece in kept[:-1])
@@ -239,9 +235,8 @@ def unit_piece(checkpointed: list[Piece], kept: list[Piece], input_bytes: int) -
 class PassSizes:
     """Bytes of one micro-batch: kept between its passes, and the peaks above the state before and after forward.
 
-    ``forward_again``, ``backward_again``: those peaks where the chunk's latest pass was a backward one, whose leftovers
-    go layer by layer. ``lingering``: all that a backward pass leaves; ``replaced``: of it, what the next backward pass
-    would replace too, because it runs the layer again.
+    ``forward_again``, ``backward_again``: those peaks where the chunk's latest pass was a backward one. ``lingering``:
+    all that a backward pass leaves; ``replaced``: of it, what the next one replaces, because it runs the layer again.
     """
 
     saved: int
@@ -257,9 +252,8 @@ class PassSizes:
 class ChunkCost:
     """One model chunk of a rank. ``sizes`` holds everything, ``body`` leaves the output layer and loss out.
 
-    ``persistent`` belongs to the chunk's layers and ends; ``shared`` is kept once per rank by all its chunks.
-    ``largest_unit``: what the largest of its layers saves. ``captured``, ``pool``, ``static``: as of its layers.
-    ``copied``: bytes of a micro-batch that go to the host and come back. ``latest``: as of its layers.
+    ``persistent`` belongs to the chunk's layers and ends; ``shared`` is kept once per rank by all its chunks. The last
+    five fields are as of its layers.
     """
 
     sizes: PassSizes
@@ -280,10 +274,7 @@ class ChunkCost:
 
 @dataclass(frozen=True)
 class Ends:
-    """What a chunk has besides layers. ``first``: the embedding; ``last``: output layer, loss and MTP layers.
-
-    A chunk with both has ``last`` measured on top of ``first``, because tied embeddings are stored once.
-    """
+    """The ends of a chunk. ``last`` is measured on top of ``first``, because tied embeddings are stored once."""
 
     first: Piece | None = None
     last: Piece | None = None

@@ -80,8 +80,7 @@ class Communicator:
 def communicators(spec: ExperimentSpec) -> tuple[Communicator, ...]:
     """Return the communicators that a step of ``spec`` uses (megatron-core 0.16 `parallel_state.py`); none on a CPU.
 
-    Also those of Megatron-LM's and Megatron-Bridge's training loops, which agree on success and reduce the losses they
-    log. A group of one rank sends nothing. torch makes a communicator when a group is used first.
+    Also those of Megatron-LM's and Megatron-Bridge's training loops. torch makes one when a group is used first.
     """
     if spec.gpu_type.is_cpu:
         return ()

@@ -83,10 +83,7 @@ def optimal(
     *,
     mixes: Made,
 ) -> Optimal:
-    """Return the fastest plan for the layout of ``made``, whose rows are the settings that a layer may have.
-
-    ``mixes``: those of the same request in another budget or split, to which this adds.
-    """
+    """Return the fastest plan for the layout of ``made``, from its rows; ``mixes``: known ones, to which this adds."""
     began, budget = time.monotonic(), made.limits.budget_bytes
     rows = made.predicted
     fitting = [row for row in rows if row.verdict == "FITS"]
@@ -166,11 +163,7 @@ def _solved(due: Iterable[Room], mixer: Mixer, adam: Adam, allocator_bytes: int)
 
 
 def _less(room: Room, found: Prediction) -> list[Room]:
-    """Return two rooms that hold every plan that fits, and not this one, which does not fit.
-
-    Below some peak of uneven routing, or above it: then the budget leaves less for the other peak. Half way between
-    the peak of this plan and what its other peak would leave for it, both rooms are smaller.
-    """
+    """Return two smaller rooms that hold every plan that fits, and not this one: each bounds another of its peaks."""
     peak, uneven = room.most
     left = (room.budget_bytes - room.peak * found.peak_bytes) / room.uneven if room.uneven and room.peak else inf
     if left >= found.uneven_bytes:  # another rule than the room's says that it does not fit

@@ -85,10 +85,8 @@ _BEFORE_REPLAY: tuple[PeakName, ...] = ("eager steps", "graph capture")
 class Moment(NamedTuple):
     """Live bytes at one moment of the schedule, without model states.
 
-    ``activations``: saved of all micro-batches in flight, and hidden states between stages. ``logits``: what the output
-    layer, the loss and MTP layers add, deferred weight gradients included. ``transient``: the running pass, and what
-    Megatron-FSDP gathers for it. ``captured``, ``pool``, ``static``: of the captured layers of all micro-batches in
-    flight, as in `Piece`; not in ``total``.
+    ``logits``: what the output layer, the loss and MTP layers add, deferred weight gradients included. ``captured``,
+    ``pool``, ``static``: of the captured layers of all micro-batches in flight, as in `Piece`; not in ``total``.
     """
 
     activations: int
@@ -273,9 +271,8 @@ def _lingers(chunk: ChunkCost) -> bool:
 def deferred_bytes(spec: ExperimentSpec) -> int:
     """Return the bytes that a micro-batch keeps after its backward pass for the output layer's weight gradient.
 
-    The gradient of its logits and the hidden states that went into the output layer, both in the weights' precision
-    (megatron-core 0.16 `tensor_parallel/layers.py`, `grad_output_buffer` and `embedding_activation_buffer`). The graph
-    behind these hidden states keeps those that the stage received, and their gradient.
+    The gradient of its logits, the layer's input, and what the graph behind it keeps (megatron-core 0.16
+    `tensor_parallel/layers.py`, `grad_output_buffer` and `embedding_activation_buffer`).
     """
     tp = spec.parallelism.tensor_model_parallel_size
     logits = tokens_of_rank(spec) * spec.model.padded_vocab_size(tp) // tp

@@ -16,10 +16,9 @@ from harness.units import GIB, MIB
 class Limits:
     """The limits of a setting. ``capacity_bytes`` None: the memory is unknown, and nothing is judged.
 
-    ``margin``: share of the memory that stays free. ``max_overhead``: share of the step time, None for any.
-    ``needs``: what the device holds outside torch's allocator. ``beside_bytes``: what it has for that beside the
-    capacity: `--memory_limit` holds for torch's allocator alone. ``fraction``: the share of the ``whole_bytes`` of the
-    device that torch's allocator may have (`per_process_memory_fraction`); None: all of it.
+    ``margin``: share of the memory that stays free. ``max_overhead``: share of the step time. ``beside_bytes``: memory
+    beside the capacity: `--memory_limit` holds for torch's allocator alone. ``fraction``: the share of ``whole_bytes``
+    that torch's allocator may have (`per_process_memory_fraction`).
     """
 
     capacity_bytes: int | None
@@ -60,10 +59,7 @@ class Limits:
 
     @property
     def text(self) -> str:
-        """Return ``71.81 GiB = 79.20 - 5.81 outside torch's allocator - 1.58 margin (2 %)``; only for known memory.
-
-        With a memory fraction that allows less: ``39.60 GiB = 0.5 of 79.20 (per_process_memory_fraction)``.
-        """
+        """Return ``71.81 GiB = 79.20 - 5.81 outside torch's allocator - 1.58 margin (2 %)``; only for known memory."""
         unit, name = (GIB, "GiB") if (self.capacity_bytes or 0) >= GIB else (MIB, "MiB")
         size = self.capacity_bytes or 0
         if self.budget_bytes == self._allowed_bytes:

@@ -1,8 +1,7 @@
 """The plan of recompute by layer with the shortest predicted step, and the proof that no other of its space is faster.
 
-A step lasts as long as its slowest stage, and the bubble as long as all stages on average. No stage's memory depends
-on another one's layers. So every stage is made as fast as its memory allows, and of all plans that are as fast the one
-with the least peak is taken.
+No stage's memory depends on another one's layers. So every stage is made as fast as its memory allows, and of all
+plans that are as fast the one with the least peak is taken.
 """
 
 from collections.abc import Sequence

@@ -41,11 +41,10 @@ BOUNDS: dict[str, tuple[float, float]] = {
 
 @dataclass(frozen=True)
 class Constants:
-    """``allocator_bytes``: in torch's allocator beside everything modelled.
+    """Constants of the planner. ``speeds``: efficiencies that replace those built in for the GPU.
 
-    ``outside_allocator_bytes``: context and libraries. ``speeds``: efficiencies that replace those built in for the
-    GPU. ``time_spread``: by which share a step may take more or less; None: what residuals of measured steps say.
-    ``origin``: what they were calibrated on, empty for those built in; ``made_by``: a probe alone, or runs.
+    ``allocator_bytes``: in torch's allocator beside everything modelled. ``time_spread``: by which share a step may
+    take more or less; None: by residuals of measured steps. ``origin``: what they were calibrated on.
     """
 
     allocator_bytes: int = 0
@@ -254,11 +253,9 @@ def predict(
     constants: Constants = BUILT_IN,
     composer: Composer | None = None,
 ) -> Prediction:
-    """Compose ``traces``.
+    """Compose ``traces``. MissingTraceError for a missing one, LayoutError where the model cannot be cut.
 
-    ``imbalanced`` are the same cases with uneven routing, for the upper end of the range and, in part, the seconds.
-    ``composer``: of this request, where it shares with those of other settings. MissingTraceError where a trace is
-    missing, LayoutError where the model cannot be cut.
+    ``imbalanced``: the same cases with uneven routing, for the upper end of the range and, in part, the seconds.
     """
     known = software or NO_SOFTWARE
     composer = replace(composer or Composer(spec, implementation), software=known)

@@ -35,9 +35,8 @@ def slowdown(output: tuple[int, int, int], num: int) -> float:
 class Widths(NamedTuple):
     """What the products of a job have in common.
 
-    ``rows``: tokens that a rank multiplies at once, gathered or its own part. ``widths``: of hidden states and of MLA's
-    latent ones. ``num_experts``: of a rank, 0 for none. ``inside``: columns of an expert's first product, and rows of
-    its second one. ``is_trained``: weights have gradients. ``num``: multiprocessors.
+    ``rows``: tokens that a rank multiplies at once. ``widths``: of hidden and latent states. ``inside``: columns of an
+    expert's first product, and rows of its second one. ``num``: multiprocessors.
     """
 
     rows: frozenset[int]
@@ -69,8 +68,7 @@ def slowdown_of(phase: Phase, dtype: PeakKey, flops: int, num_bytes: int, of: Wi
     """Return the mean of :func:`slowdown` over the shapes that a product may have; 1 where none fits.
 
     Traces hold no m, n, k. One of the three is tokens of the rank, another a width of the model; the FLOPs give the
-    third, and the bytes say which two are the output's. Products of equal FLOPs and bytes share an entry of a trace, so
-    the mean stands for each of them. Products of unfused attention fit none.
+    third, and the bytes say which two are the output's.
     """
     found: dict[bool, list[float]] = {}
     for output, is_weight in _outputs(phase, dtype, flops // 2, num_bytes, of):

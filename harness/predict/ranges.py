@@ -68,9 +68,8 @@ def class_of(spec: ExperimentSpec, peak_bytes: int) -> JobClass:
 class Spread:
     """Where measured peaks of a class lie, as shares: of the predicted peak, and of the one with uneven routing.
 
-    ``num_rows``: measured cases of the class itself. ``least_bytes``: how far from the predicted peak the range goes at
-    least, either way. ``tenths``: below which parts of the way from the predicted peak to the upper end of the range
-    one, two, up to nine of ten measured peaks lie.
+    ``least_bytes``: how far the range goes at least, either way. ``tenths``: below which parts of the way to its upper
+    end one, two, up to nine of ten measured peaks lie.
     """
 
     num_rows: int

@@ -227,11 +227,7 @@ def rank_steps(
     chunks: Sequence[ChunkParts],
     draw: "Draw | None" = None,
 ) -> Steps:
-    """Return the requests of the first rank of a stage from its build to the end of its second step, or of a draw's.
-
-    All that a pass asks for goes by tokens, but gradients of the ends' own parameters (traces of half the tokens,
-    tests/predict/test_draws.py).
-    """
+    """Return the requests of a stage's first rank from its build to the end of its second step, or of a draw's."""
     memory, shared = _Memory(draw), shared_by(parts.shared for parts in chunks)
     chunks = [parts.without(shared) for parts in chunks]
     owned = _build(spec, stage, chunks, memory)

@@ -47,9 +47,7 @@ class Held:
     """What torch's allocator takes for one stage, in bytes, each as lower end, likely value and upper end.
 
     ``in_time``: what is reserved where side streams are never behind. ``behind``: what those that always are add to its
-    upper end; it decides no verdict, so it is replayed only when it is called. ``fits``: the smallest device on which
-    nothing fails; before it fails, the allocator waits for every stream and gives cached segments back. ``drawn``: what
-    sizes that vary took, where some were drawn.
+    upper end, replayed when it is called. ``fits``: the smallest device on which nothing fails. ``drawn``: of draws.
     """
 
     in_time: tuple[int, int, int]
@@ -63,9 +61,8 @@ class Held:
 class Ratios:
     """Of a class of jobs under one allocator setting: shares of the peak, as `Held`.
 
-    ``late``: what side streams that are always behind reserve, as a share of what others do, and ``late_replayed`` of
-    what a replay reserves. ``cut``: of what the replayed micro-batches take, the ends of what four times as many do:
-    both of reserved, both of fits.
+    ``late``: what side streams that are always behind reserve, as a share of what others do. ``cut``: of what the
+    replayed micro-batches take, the ends of what four times as many do: both of reserved, both of fits.
     """
 
     reserved: tuple[float, float, float]
@@ -193,10 +190,7 @@ def _ends(whole: int, drawn: list[int]) -> tuple[int, int, int]:
 def first_steps(
     composer: Composer, stage: StageMemory, chunks: tuple[ChunkCost, ...], read: Read, draw: "Draw | None" = None
 ) -> Steps:
-    """Compose the first steps of a stage's first rank. MissingEventsError as :func:`replay`.
-
-    What the ledger's peak exceeds that of the requests by stands before them, as much beside every draw.
-    """
+    """Compose the first steps of a stage's first rank, beside what the ledger has more than its requests."""
     if cause := not_composed(composer.spec):
         raise MissingEventsError(cause)
     seed = draw.seed if draw else None

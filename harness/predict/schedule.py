@@ -33,9 +33,8 @@ class Schedule:
     """The settings that decide the order on one pipeline rank. ``group_size`` is `microbatch_group_size_per_vp_stage`.
 
     ``extra_warmup`` is 1 where expert-parallel communication overlaps with the next micro-batch: a backward pass and
-    the forward pass beside it then take turns layer by layer (`TransformerModelChunkSchedulePlan.run`).
-    ``num_deferred``: micro-batches whose weight gradients of the output layer wait on this rank until all passes are
-    over. ``keeps_outputs``: an output lives until its backward pass, as part of its micro-batch.
+    the forward pass beside it take turns layer by layer. ``num_deferred``: micro-batches whose weight gradients of the
+    output layer wait until all passes are over. ``keeps_outputs``: an output lives until its backward pass.
     """
 
     pp_size: int
@@ -276,8 +275,7 @@ def _one_forward_one_backward(schedule: Schedule) -> Iterator[Event]:
     """1F1B. Local variables of megatron-core's loop keep tensors of the previous micro-batch alive.
 
     These are the gradient that the stage received, the gradient that it sent and, until the next forward pass returns,
-    its output. The output's graph keeps the input that the stage received. `deferred_bytes` already counts the input
-    and the gradient of a micro-batch that waits.
+    its output with the input that the stage received. `deferred_bytes` counts those of a micro-batch that waits.
     """
     received_grad, sent_grad = int(not schedule.is_last), int(not schedule.is_first)
     for _ in range(schedule.num_warmup):

@@ -190,8 +190,7 @@ class Row:
 class Plan:
     """The answer for one layout. ``control`` is the row without recompute, None where it could not be predicted.
 
-    ``cure``: a setting that costs less or fits more surely than the recommended one under another setting of torch's
-    allocator. ``without_graphs``: the same layout without CUDA graphs, because no setting with graphs is safe.
+    ``cure``: a better setting than the recommended one, with expandable segments. ``without_graphs``: the same layout.
     """
 
     spec: ExperimentSpec

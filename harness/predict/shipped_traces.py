@@ -1,8 +1,7 @@
 """Reads the traces and the requests for memory that travel with mbr-perf: a machine without torch plans with them.
 
 There are two zip files per release of megatron-core. ``about.json`` says what made them. Every other member holds all
-cases of one reduced request: all recompute settings, kinds of layers and ends of the model. Equal operations, and equal
-parts of requests, are stored once.
+cases of one reduced request. Equal operations, and equal parts of requests, are stored once.
 """
 
 import ast

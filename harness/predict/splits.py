@@ -34,9 +34,8 @@ Sizes = tuple[int, ...]  # decoder layers of each virtual stage: through all ran
 class Held:
     """What a rank may hold: its ``layers``, and what each chunk may have of them. Layers of a kind have one number.
 
-    ``seconds``: the least of a micro-batch by what is known so far; ``part``: the least part of a step as the slowest
-    rank; ``longest``: seconds of the most recompute; ``sizes``: layers of each chunk, once the seconds are exact.
-    ``is_final``: they cannot be made more exact.
+    ``seconds``: the least of a micro-batch; ``part``: the least part of a step as the slowest rank; ``longest``: with
+    the most recompute; ``sizes``: layers of each chunk, once exact. ``is_final``: it cannot be made more exact.
     """
 
     rank: int
@@ -65,9 +64,8 @@ _Placed = tuple[int, int]  # layers of the kind that comes first where chunks ar
 class SplitSearch:
     """Splits of a request's layers over ``flat``, its virtual stages, that are not slower than ``known_s``.
 
-    The bubble of the time model is that of equal chunks. So chunks of a rank differ by at most one layer, for which the
-    embedding, an MTP layer or the loss may stand. Interleaved, layers of another kind come first, and lie in the first
-    chunks.
+    The bubble of the time model is that of equal chunks. So chunks of a rank differ by at most one layer, for which an
+    end or an MTP layer may stand. Interleaved, layers of another kind come first, and lie in the first chunks.
     """
 
     planner: Planner

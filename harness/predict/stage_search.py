@@ -1,8 +1,7 @@
 """The memory rows of one pipeline stage, and a search of its mixes that fit and are as fast as asked.
 
-A linear relaxation prices the moments of a stage. A plan takes longer than the relaxation by at least what its mixes
-cost beyond these prices. So all plans up to a given time are those whose mixes together cost no more than the
-difference, and these few are listed, chunk after chunk.
+A linear relaxation prices the moments of a stage. All plans up to a given time are those whose mixes together cost no
+more beyond these prices than the time exceeds the relaxation's; these few are listed, chunk after chunk.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -244,10 +243,7 @@ class StageSearch:
 
     @cached_property
     def _relaxed(self) -> tuple[float, list[Any]] | None:
-        """Return the least seconds and what each mix costs beyond its prices; None if nothing fits. UnsolvedError.
-
-        Variables: a share of each mix, then the peaks of both kinds of routing, and the largest layer.
-        """
+        """Return the least seconds and what each mix costs beyond its prices; None if nothing fits. UnsolvedError."""
         starts = [0, *np.cumsum([len(each) for each in self._seconds])]
         num, num_rows = starts[-1], sum(len(kind.fixed) for kind in self._kinds)
         num_limits = num_rows + 1 + len(self.chunks)
@@ -300,11 +296,7 @@ def _require_few(number: int) -> None:
 
 
 def _undominated(plans: Plans, placed: Any, held: Any, among: Any) -> Any:
-    """Return the plans ``among`` all without those that another plan makes superfluous.
-
-    The other plan has as many layers ``placed``, takes as long and at no moment has more bytes ``held``. Where chunks
-    have equal layers, most plans differ only in the chunk that recomputes.
-    """
+    """Return the plans ``among`` all that no other one with as many layers, as fast, undercuts at every moment."""
     times = np.column_stack([plans.seconds, plans.returning])[among]
     longest = max(float(times.max(initial=0.0)), 1e-300)
     alike = np.column_stack([np.round(times / (longest * _SAME_SHARE)), placed[among]])

@@ -49,8 +49,7 @@ _FEW_TOKENS, _TOKENS_PER_SUM = 3072, 10  # of torch's embedding kernel
 class Composer:
     """One request and the means to compose it. Without ``traces`` it only lists the needed traces.
 
-    Traces have Apex, whose kernel adds the output layer's weight gradient where it is due; megatron-core then keeps
-    transformer-engine's dummy of its size. Without Apex its backward pass allocates the gradient; no dummy stays.
+    Traces have Apex, whose kernel adds the output layer's weight gradient in place and keeps a dummy of its size.
     ``as_traced``: without what kernels allocate and no trace shows, to compare with a traced step.
     """
 

@@ -16,10 +16,9 @@ from harness.predict.rank_parts import Label
 class Steps(NamedTuple):
     """A rank's first steps. ``labels``: who makes each request, by its key: part or module, layer, micro-batch.
 
-    ``marks``: the first event of each phase, with the number of its step and its name. ``num_left``: micro-batches of a
-    step that are neither composed nor repeated by ``cycles``. ``gradients``: keys of what DDP's stream reads last.
-    ``waits``: the events before which the host waits for all streams. ``peak_bytes``: the most that is asked
-    for at once; ``rest``: of these what :meth:`beside` added.
+    ``marks``: the first event of each phase, its step and name. ``num_left``: micro-batches neither composed nor
+    repeated. ``gradients``: keys of what DDP's stream reads last. ``waits``: events before which the host waits for
+    all streams. ``rest``: of ``peak_bytes`` what :meth:`beside` added.
     """
 
     events: tuple[Request, ...]
@@ -82,10 +81,9 @@ class Moment(NamedTuple):
 
 @dataclass(frozen=True)
 class StepHistory:
-    """All rows from an empty device on. ``marks``: the first row of each phase, with its step and name, as in `Steps`.
+    """All rows from an empty device on. ``marks``: as in `Steps`, by rows. ``begin``: the first row of the last step.
 
-    ``segments``: at the end; ``there``: the rows of requests that are alive at the end, by address. ``conf``: the
-    allocator's settings. ``begin``: the first row of the last step.
+    ``segments``: at the end; ``there``: the rows of requests that are alive then, by address.
     """
 
     entries: tuple[Entry, ...]

@@ -21,10 +21,9 @@ _REPEATS = 0.02  # results/accuracy/time.md, noise of published runs
 class Fitted:
     """What `scripts/accuracy time --fit` wrote.
 
-    ``constants``: by generation of GPUs, or GPU type, by field of `time_model.Efficiency`; Hopper's hold nearly all.
-    ``spreads``: by class of rows, between which multiples of the predicted seconds nine of ten measured ones are, and
-    the number of rows. ``errors``: by GPU type and kind (:func:`sources_of`), mean share and steps, without its model.
-    ``transfer``: as ``spreads``, of steps that are predicted without any row of their GPU type.
+    ``constants``: by generation or type of GPUs, by field of `time_model.Efficiency`. ``spreads``: by class of rows,
+    between which multiples of the predicted seconds nine of ten measured ones are. ``errors``: mean share and steps by
+    GPU type and kind. ``transfer``: as ``spreads``, of steps predicted without any row of their GPU type.
     """
 
     constants: Mapping[str, Mapping[str, float]]
@@ -66,10 +65,9 @@ def sources_of(gpu: str, kind: str) -> dict[tuple[str, str], tuple[float, int]]:
 
 @dataclass(frozen=True)
 class StepSource:
-    """What the seconds of a step come from; ``text``: in words.
+    """What the seconds are from: steps ``measured`` on this GPU type or ``borrowed``, a ``probe`` or ``runs``.
 
-    ``kind``: steps ``measured`` on this GPU type, ``borrowed`` from the nearest ones, or constants of a ``probe`` or of
-    ``runs``. ``gpus``, ``rows`` and ``error``: those measured steps, and by which share predictions were off.
+    ``gpus``, ``rows`` and ``error``: those measured steps, and by which share predictions were off.
     """
 
     kind: Literal["measured", "borrowed", "probe", "runs"]

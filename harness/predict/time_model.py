@@ -125,11 +125,10 @@ def step_time(
     origin: str = "",
     made_by: Literal["probe", "runs"] = "runs",
 ) -> StepTime:
-    """Return the time of ``stages[pp_rank][vp_stage]``; for GPUs only.
+    """Return the time of ``stages[pp_rank][vp_stage]``; for GPUs only. ``efficiency``: None for the GPU's own.
 
-    ``efficiency``, from ``origin``, ``made_by`` a probe or runs: None for the GPU's own. ``spread``: by which share a
-    step may take more or less, if known; else residuals of steps of its class give the range. Constants that do not
-    decide a step narrow no range. ``adam`` as in `model_states.adam_of`.
+    ``spread``: by which share a step may take more or less; None: residuals of steps of its class give the range.
+    Constants that do not decide a step narrow no range.
     """
     own, efficiency = typical(spec.gpu), efficiency or typical(spec.gpu)
     likely = Clock(spec, efficiency, adam).step(stages)
@@ -339,11 +338,7 @@ _PRODUCTS_PER_STEP = 3
 def optimizer_seconds(
     spec: ExperimentSpec, parameters: Parameters, bytes_per_s: float, flops_per_s: float, adam: Adam = "fused"
 ) -> float:
-    """Return the seconds: the step reads and writes its state, reads gradients, writes weights; bound by memory.
-
-    Weights that are quantised on arrival are read, written for both directions of a product, and their buffer is
-    cleared.
-    """
+    """Return the seconds: the step reads and writes states, gradients and weights; bound by memory."""
     per, owned = state_bytes(spec, adam), owned_parameters(spec, parameters)
     kept = sum(owned) * (1 - on_host(spec))
     moved = 2 * per.optimizer * sum(owned) + kept * (2 * (per.cast + per.widened) + per.gradient + 2)

@@ -91,11 +91,10 @@ class Tracing:
         return {kind: self.traces(tuple(cases.values()), kind[0], imbalance=kind[1]) for kind, cases in due.items()}
 
     def traces(self, cases: tuple[TraceCase, ...], implementation: Implementation, *, imbalance: float = 1.0) -> Traces:
-        """Trace all ``cases``. An ``imbalance`` above 1 adds traces of ranks with so many times their share of tokens.
+        """Trace all ``cases``; an ``imbalance`` above 1 adds ranks with so many times their share of tokens.
 
-        Only chunks with experts depend on it. BadRequestError where all traces are missing and none can be made,
-        RunFailedError when a tracer dies. Single cases that nothing traced are refused with the reason, which is not
-        cached.
+        BadRequestError where all traces are missing and none can be made, RunFailedError when a tracer dies. Cases that
+        nothing traced are refused with the reason.
         """
         experts = tuple(case for case in cases if case.has_experts and imbalance > 1)
         even, unevenly = self._cached(cases, 1.0), self._cached(experts, imbalance)

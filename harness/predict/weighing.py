@@ -171,7 +171,6 @@ def _held(
 ) -> tuple[Held, ...]:
     """Replay the fullest stage, and others that seem fuller, or may be and exceed the budget, where there is one.
 
-    None but the first where that alone exceeds the budget: no other stage makes the setting fit.
     With ``draws`` also those that may need more than the fullest one's: others get its share of what they hold.
     """
     held = [*found.held]
