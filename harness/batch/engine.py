@@ -1,12 +1,12 @@
 """Plays a batch in rounds of due runs until nothing is due, or a signal comes."""
 
 import fcntl
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGINT
-from typing import Generic, Protocol
+from typing import Generic
 
 from harness.batch.batch import Batch, DueRun, Entry, Shows
 from harness.batch.launches import fresh_folder, unstarted_record
@@ -29,18 +29,15 @@ from harness.units import command_text, first_line
 _SHOWN = ("step_time_s", "peak_allocated_bytes")
 
 
-class Runner(Protocol[Entry]):
-    """Does rounds: one run after the other on this machine, or all of them as jobs of a cluster."""
+Round = Callable[[Sequence[DueRun[Entry]]], int | None]
+"""Does runs, here or as jobs, and returns the signal that ended the round. Then each has a ``record.json``.
 
-    def run(self, due: Sequence[DueRun[Entry]]) -> int | None:
-        """Do these runs; return the signal that ended the round. Then each has a ``record.json``, even if it failed.
-
-        Calls `Batch.starts` before each run. After a run that ended badly it starts no further run of that entry in
-        this round. A run without a record is due again. If a round commits nothing, the batch ends; it can be resumed.
-        """
+It calls `Batch.starts` before each run, and starts no further run of an entry after a run of it that ended badly. A run
+without a record is due again. If a round commits nothing, the batch ends; it can be resumed.
+"""
 
 
-def play(batch: Batch[Entry], runner: Runner[Entry]) -> int | None:
+def play(batch: Batch[Entry], do_round: Round[Entry]) -> int | None:
     """Do rounds until nothing is due, a round gets nothing done, or a signal comes, whose number it returns."""
     before: Sequence[DueRun[Entry]] | None = None
     with interruption() as caught:
@@ -48,7 +45,7 @@ def play(batch: Batch[Entry], runner: Runner[Entry]) -> int | None:
             if caught.signal is not None:
                 batch.interrupted("a signal between two rounds")
                 return caught.signal
-            signal = runner.run(due)
+            signal = do_round(due)
             if signal is not None:
                 return signal
             before = due
@@ -58,7 +55,7 @@ def play(batch: Batch[Entry], runner: Runner[Entry]) -> int | None:
 def play_here(batch: Batch[Entry], progress: Shows, *, is_warm: bool) -> int | None:
     """Play the batch on this machine. ``is_warm``: runs start from warm parents. Returns the same as `play`."""
     with WarmParents() if is_warm else nullcontext() as parents:
-        return play(batch, LocalRuns(batch, progress, parents))
+        return play(batch, LocalRuns(batch, progress, parents).run)
 
 
 @contextmanager
@@ -71,7 +68,7 @@ def begun(folders: BatchFolders, folder: Path, plan: Frozen) -> Iterator[None]:
 
 @dataclass
 class LocalRuns(Generic[Entry]):
-    """A `Runner` on this machine. ``parents`` None starts every run afresh."""
+    """Does rounds on this machine. ``parents`` None starts every run afresh."""
 
     batch: Batch[Entry]
     progress: Shows

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any
 
@@ -15,7 +14,6 @@ from harness.records.job import KubeflowOptions, SubmittedRecord
 
 _ENDED: Mapping[str, Kind] = {"Complete": "finished", "Failed": "failed"}
 _UNKNOWN_FIELD = re.compile(r'unknown field \\?"spec\.(\w+)')
-_CLOCKS_DIFFER = timedelta(minutes=1)
 _NO_CLUSTER = "localhost:8080"  # kubectl goes there if no file names a cluster
 
 
@@ -51,7 +49,7 @@ class Kubernetes(Controller):
         answer = self._get(f"{self._jobs}/{job.job_id}", job)
         if self.gone in answer.err:
             answer = self._ask_for_pods(job)
-            if any(_runs_on(pod) for pod in _pods_in(answer)):
+            if any(pod.get("status", {}).get("phase") not in ("Succeeded", "Failed") for pod in _pods_in(answer)):
                 return JobState(kind="running", state="Terminating", source="kubernetes")
             if not self._is_unreached(answer):
                 return JobState(kind="cancelled", state="DELETED", source="kubernetes")
@@ -120,14 +118,6 @@ class Kubernetes(Controller):
 def _pods_in(answer: Answer) -> list[dict[str, Any]]:
     pods: list[dict[str, Any]] = json.loads(answer.out).get("items", []) if answer.code == 0 else []
     return pods
-
-
-def _runs_on(pod: dict[str, Any]) -> bool:
-    """Return whether a pod is at work. A lost node never reports the end of its pods: then the end of grace counts."""
-    grace_ends = pod["metadata"].get("deletionTimestamp")
-    if grace_ends and datetime.fromisoformat(grace_ends) + _CLOCKS_DIFFER < datetime.now(UTC):
-        return False
-    return pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
 
 
 def state_of(train_job: dict[str, Any]) -> JobState:

@@ -38,7 +38,7 @@ _CANCEL_PATIENCE_S = 60.0
 
 @dataclass(frozen=True)
 class JobPerEntry(Generic[Entry]):
-    """A `Runner` on a cluster. ``results``: the absolute folder of jobs.
+    """Does rounds on a cluster. ``results``: the absolute folder of jobs.
 
     It waits for jobs of this batch that still run, e.g. after the process that submitted them was killed, and does not
     submit them again. A signal cancels the jobs; a resumed batch submits them anew. If someone else cancels the job of

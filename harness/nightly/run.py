@@ -84,7 +84,7 @@ def _run(night_dir: Path, host: Host, plan: NightPlan, display: NightDisplay, re
         signal = play_here(night, display.progress, is_warm=plan.launch.launcher == "torchrun")
     else:
         jobs = JobDisplay(Display(as_json=display.as_json))
-        signal = play(night, JobPerEntry(night, plan.cluster, judge.results, jobs))
+        signal = play(night, JobPerEntry(night, plan.cluster, judge.results, jobs).run)
     return _answer(night, judge, display, signal)
 
 

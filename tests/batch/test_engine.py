@@ -23,7 +23,7 @@ from tests.batch.conftest import REPLAYS, Lines, Recorded
 def played(batch):
     """The lines that were shown, after all rounds."""
     shown = Lines()
-    assert play(batch, LocalRuns(batch, lambda _: nullcontext(shown))) is None
+    assert play(batch, LocalRuns(batch, lambda _: nullcontext(shown)).run) is None
     return shown.lines
 
 
@@ -64,7 +64,7 @@ def test_a_signal_that_comes_while_a_run_ends_starts_no_other(batch, make_record
         return Ran(make_record(), recorded.folder, None)
 
     recorded.run_here = run_here
-    assert play(recorded, LocalRuns(recorded, lambda _: nullcontext(Lines()))) == signal.SIGTERM
+    assert play(recorded, LocalRuns(recorded, lambda _: nullcontext(Lines())).run) == signal.SIGTERM
     assert started(recorded) == [("ok", 0)]
 
 
@@ -77,7 +77,7 @@ def test_a_signal_between_two_rounds_ends_the_batch(batch):
         return runs
 
     recorded.due = due
-    assert play(recorded, LocalRuns(recorded, lambda _: nullcontext(Lines()))) == signal.SIGTERM
+    assert play(recorded, LocalRuns(recorded, lambda _: nullcontext(Lines())).run) == signal.SIGTERM
     assert [heard[:2] for heard in recorded.heard] == [("interrupted", None)]
 
 
@@ -88,14 +88,14 @@ def test_an_interrupted_run_ends_the_batch(batch, make_record, failure, number, 
     recorded, shown = batch("ok"), Lines()
     record = make_record(status="interrupted", failure=failure)
     recorded.run_here = lambda *_: Ran(record, recorded.folder, number)
-    assert play(recorded, LocalRuns(recorded, lambda _: nullcontext(shown))) == ends
+    assert play(recorded, LocalRuns(recorded, lambda _: nullcontext(shown)).run) == ends
     assert recorded.heard == [("starts", "ok", 0), ("interrupted", "ok", reason)]
 
 
 def test_a_signal_after_a_good_run_ends_the_batch_too(batch, make_record):
     recorded = batch("ok")
     recorded.run_here = lambda *_: Ran(make_record(), recorded.folder, 15)
-    assert play(recorded, LocalRuns(recorded, lambda _: nullcontext(Lines()))) == 15
+    assert play(recorded, LocalRuns(recorded, lambda _: nullcontext(Lines())).run) == 15
     assert recorded.heard == [("starts", "ok", 0)]
 
 

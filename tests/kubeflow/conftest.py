@@ -203,8 +203,5 @@ def _job_dir(results):
     return lambda: next((results / "jobs").iterdir())
 
 
-def pod(deleted_at=None, **container):
-    return {
-        "metadata": {"name": "p", **({"deletionTimestamp": deleted_at} if deleted_at else {})},
-        "status": {"phase": "Running", "containerStatuses": [container]},
-    }
+def pod(**container):
+    return {"metadata": {"name": "p"}, "status": {"phase": "Running", "containerStatuses": [container]}}
