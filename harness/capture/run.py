@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import selectors
 import shlex
 import shutil
 import signal
@@ -84,56 +83,33 @@ def _stand_ins(folder: Path, host: Host) -> dict[str, str]:
 
 def _played(command: Sequence[str], shell: Mapping[str, str], timeout_s: float) -> tuple[int | None, str]:
     """Run it in a group of its own; return its exit code, None at the limit, and the last that it wrote."""
-    alive, held = os.pipe()  # programs in the background hold the other end, also with their output in a file
-    try:
+    with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
             command,
             env=shell,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            pass_fds=(held,),
         )
-    except BaseException:
-        os.close(alive)
-        raise
-    finally:
-        os.close(held)
-    assert process.stdout is not None
-    try:
-        said = _followed(process, process.stdout.fileno(), alive, time.monotonic() + timeout_s)
-    finally:
-        is_cut = not _has_ended(process)
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # not waited for yet, so the number is still its own
-        code = process.wait()
-        process.stdout.close()
-        os.close(alive)
-    return None if is_cut else code, said
+        code = None
+        try:
+            with suppress(subprocess.TimeoutExpired):
+                code = process.wait(timeout_s)
+                _wait_for_group(process.pid, time.monotonic() + min(_LINGER_S, timeout_s))
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        output.seek(max(0, output.seek(0, os.SEEK_END) - _MOST_SAID))
+        return code, output.read().decode(errors="replace")
 
 
-def _has_ended(process: subprocess.Popen[bytes]) -> bool:
-    return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-
-
-def _followed(process: subprocess.Popen[bytes], output: int, alive: int, limit: float) -> str:
-    """Return the last output. Wait for the end of the process and, for a while, of what it left in the background."""
-    said, has_ended = b"", False
-    with selectors.DefaultSelector() as waiting:
-        for each in (output, alive):
-            waiting.register(each, selectors.EVENT_READ)
-        while waiting.get_map() and (now := time.monotonic()) < limit:
-            if not has_ended and _has_ended(process):
-                has_ended, limit = True, min(limit, now + _LINGER_S)
-            for key, _ in waiting.select(min(0.1, limit - now)):
-                found = os.read(key.fd, 1 << 16)
-                said = (said + found)[-_MOST_SAID:] if key.fd == output else said
-                if not found:
-                    waiting.unregister(key.fd)
-    while not _has_ended(process) and time.monotonic() < limit:
-        time.sleep(0.01)
-    return said.decode(errors="replace")
+def _wait_for_group(number: int, limit: float) -> None:
+    with suppress(ProcessLookupError):
+        while time.monotonic() < limit:
+            os.killpg(number, 0)
+            time.sleep(0.02)
 
 
 def _job(path: Path, shell: Mapping[str, str]) -> Job:

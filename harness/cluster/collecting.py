@@ -151,7 +151,7 @@ def cluster_failure(job: JobRecord, state: JobState) -> str:
     word = "LAUNCH_FAILED" if state.kind == "launch_failed" else state.state
     has_code = state.kind == "failed" and state.exit_code not in ("", "0:0")
     code = f"exit code {state.exit_code}" if has_code else ""
-    details = ", ".join(filter(None, (state.detail, state.reason, code)))
+    details = ", ".join(filter(None, (state.reason, code)))
     where = f" on {state.nodes}" if state.nodes and state.kind in CLUSTER_ENDED_IT else ""
     again = f"REQUEUED {counted(state.restarts, 'time')}, then " if state.restarts else ""
     lost = ", and the run left no record" if state.kind in ("finished", "purged") else ""

@@ -50,9 +50,9 @@ class Kubernetes(Controller):
         if self.gone in answer.err:
             answer = self._ask_for_pods(job)
             if any(pod.get("status", {}).get("phase") not in ("Succeeded", "Failed") for pod in _pods_in(answer)):
-                return JobState(kind="running", state="Terminating", source="kubernetes")
+                return JobState(kind="running", state="Terminating")
             if not self._is_unreached(answer):
-                return JobState(kind="cancelled", state="DELETED", source="kubernetes")
+                return JobState(kind="cancelled", state="DELETED")
         if answer.code != 0:
             why = plain(answer.err) or "no answer"
             return JobState(kind="unreachable", state="UNKNOWN", reason=why)
@@ -128,13 +128,11 @@ def state_of(train_job: dict[str, Any]) -> JobState:
         if found := conditions.get(word):
             reason = str(found.get("reason", "")) if kind == "failed" else ""
             is_late = reason == "DeadlineExceeded"
-            return JobState(kind="timeout" if is_late else kind, state=word, reason=reason, source="kubernetes")
+            return JobState(kind="timeout" if is_late else kind, state=word, reason=reason)
     if "Suspended" in conditions:
-        return JobState(kind="queued", state="Suspended", reason="Suspended", source="kubernetes")
+        return JobState(kind="queued", state="Suspended", reason="Suspended")
     is_ready = any(each.get("ready") for each in status.get("jobsStatus", ()))
-    return JobState(
-        kind="running" if is_ready else "queued", state="Running" if is_ready else "Created", source="kubernetes"
-    )
+    return JobState(kind="running" if is_ready else "queued", state="Running" if is_ready else "Created")
 
 
 def _waits_for(pod: dict[str, Any]) -> dict[str, str]:

@@ -61,13 +61,13 @@ def place_of(job: JobRecord, shell: Mapping[str, str]) -> Place:
         remedy = "a runtime with mlPolicy.torch sets them: name one as runtimeRef in the --kubeflow_job file"
     if missing := [name for name in needed if not shell.get(name)]:
         raise BadRequestError(f"{', '.join(missing)}: not set", remedy=remedy)
-    head, rank, nnodes = shell[needed[0]], int(shell[needed[1]]), int(shell[needed[2]])
+    first, rank, nnodes = shell[needed[0]], int(shell[needed[1]]), int(shell[needed[2]])
     if job.options.serves_nodes:
         restarts = int(shell.get("SLURM_RESTART_COUNT", 0))
-        return Place(head, restarts, rank, nnodes, shell.get("SLURM_JOB_NODELIST", ""), None)
+        return Place(first, restarts, rank, nnodes, shell.get("SLURM_JOB_NODELIST", ""), None)
     # Kubernetes counts no restarts of a job; a first node that finds an attempt has been started again.
     begun = len(attempt_files(Path(job.job_dir))) if rank == 0 else 0
-    return Place(job.name, begun, rank, nnodes, shell.get(NODE_NAME, head), head)
+    return Place(job.name, begun, rank, nnodes, shell.get(NODE_NAME, first), first)
 
 
 # While a job ends, Slurm reports the state COMPLETING. The reason shows the final state.

@@ -4,8 +4,6 @@ import re
 from collections.abc import Mapping
 from typing import Literal, get_args
 
-from pydantic import Field
-
 from harness.show.json import Shown
 
 Kind = Literal[
@@ -56,16 +54,14 @@ _NOTHING = frozenset({"", "(null)", "None", "N/A", "None assigned"})
 
 
 class JobState(Shown):
-    """The state of a job. ``state`` and ``reason``: the cluster's words. ``source``: who said so."""
+    """The state of a job. ``state`` and ``reason``: the cluster's words."""
 
     kind: Kind
     state: str
     reason: str = ""
-    detail: str = Field("", exclude=True)
     exit_code: str = ""
     restarts: int = 0
     nodes: str = ""
-    source: str = "nobody"
 
     @property
     def has_ended(self) -> bool:
@@ -82,13 +78,12 @@ class JobState(Shown):
             return f"unknown: {self.reason}"
         if self.kind == "purged":
             return "gone: the cluster does not know the job any more, and has no accounting for it"
-        state = f"{self.state} {self.detail}".strip()
         reason = f" ({self.reason})" if self.reason else ""
         nodes = f" on {self.nodes}" if self.nodes else ""
         times = f", requeued {self.restarts} time{'s' if self.restarts > 1 else ''}" if self.restarts else ""
         hint = "; it is held, release it with scontrol release" if self._is_held else ""
         hint = "; it can never start with these options" if self.never_starts else hint
-        return f"{state}{reason}{nodes}{times}{hint}"
+        return f"{self.state}{reason}{nodes}{times}{hint}"
 
     @property
     def _is_held(self) -> bool:
@@ -102,7 +97,6 @@ def from_scontrol(text: str) -> JobState | None:
         return None
     return _state(
         found["JobState"],
-        "scontrol",
         reason=found.get("Reason", ""),
         exit_code=found.get("ExitCode", ""),
         restarts=int(found.get("Restarts") or 0),
@@ -113,15 +107,12 @@ def from_scontrol(text: str) -> JobState | None:
 def from_sacct(text: str) -> JobState | None:
     """Parse ``sacct --parsable2 --format=State,ExitCode,NodeList``."""
     parts = text.partition("\n")[0].split("|")
-    return _state(parts[0], "sacct", exit_code=parts[1], nodes=parts[2]) if len(parts) == 3 else None
+    return _state(parts[0], exit_code=parts[1], nodes=parts[2]) if len(parts) == 3 else None
 
 
-def _state(
-    word: str, source: str, *, reason: str = "", exit_code: str = "", restarts: int = 0, nodes: str = ""
-) -> JobState:
+def _state(word: str, *, reason: str = "", exit_code: str = "", restarts: int = 0, nodes: str = "") -> JobState:
     """``word`` may carry more: ``CANCELLED by 1000``, ``CANCELLED+``."""
-    name, _, detail = word.strip().partition(" ")
-    name = name.rstrip("+*")
+    name = word.strip().partition(" ")[0].rstrip("+*")
     kind = STATES.get(name)
     # What a job waited for stays in the reason of one that runs or was cancelled; one that is ending has its own.
     is_stale = kind in ("running", "finished", "cancelled") and name != "COMPLETING"
@@ -134,9 +125,7 @@ def _state(
         kind=kind,
         state=name,
         reason=reason,
-        detail=detail,
         exit_code=exit_code,
         restarts=restarts,
         nodes="" if nodes in _NOTHING else nodes,
-        source=source,
     )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-from harness.launch.processes import Process, adopted, bury, catches, descendants, has_pending, identify, is_alive, send
+from harness.launch.processes import Process, adopted, bury, catches, descendants, identify, is_alive, send
 from harness.records.launch import PARENT_PID_VARIABLE, Child
 
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -70,8 +70,7 @@ def signals_raised(error: Callable[[int], BaseException]) -> Iterator[None]:
 
 
 POLL_S = 0.05
-RECEIVE_S = 2.0  # longest wait for a process to receive SIGUSR1
-STACK_DUMP_S = 0.5  # time to write the stacks after the signal arrived
+STACK_DUMP_S = 1.0  # time for the signal to arrive, and to write the stacks
 TERMINATE_S = 10.0  # above TORCH_ELASTIC_SHUTDOWN_TIMEOUT, so that the agent can still write what it saw
 KILLED_S = 5.0
 
@@ -112,9 +111,6 @@ class Crew:
         """Make every descendant with a handler write its stacks to its log. One in state D does not get the signal."""
         self.look()
         asked = [p for p in self._known if catches(p, signal.SIGUSR1) and send(p, signal.SIGUSR1)]
-        deadline = time.monotonic() + RECEIVE_S
-        while any(has_pending(p, signal.SIGUSR1) for p in asked) and time.monotonic() < deadline:
-            time.sleep(POLL_S)
         if asked:
             time.sleep(STACK_DUMP_S)
 

@@ -99,20 +99,10 @@ def send(process: Process, number: signal.Signals) -> bool:
 
 
 def catches(process: Process, number: signal.Signals) -> bool:
-    """Return whether it has a handler for the signal, whose default would end it."""
-    return _has(process, "SigCgt:", number)
-
-
-def has_pending(process: Process, number: signal.Signals) -> bool:
-    """Return whether the signal was sent to it and has not reached it yet."""
-    return _has(process, "ShdPnd:", number)
-
-
-def _has(process: Process, signals: str, number: signal.Signals) -> bool:
-    """Return whether the signal is in a mask of `/proc/<pid>/status` (man 5 proc); False if the process has ended."""
+    """Return whether it has a handler for the signal, whose default would end it (`/proc/<pid>/status`, man 5 proc)."""
     with suppress(OSError):
         for line in (PROC / str(process.pid) / "status").read_text().splitlines():
-            if line.startswith(signals):
+            if line.startswith("SigCgt:"):
                 return bool(int(line.split()[1], 16) >> (number - 1) & 1)
     return False
 

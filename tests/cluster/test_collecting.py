@@ -48,7 +48,6 @@ def collected(job, state, why=""):
         (slurm_state("nolog"), "failed", "LAUNCH_FAILED (JobLaunchFailure) on n2"),
         (JobState(kind="finished", state="COMPLETED"), "failed", "COMPLETED, and the run left no record"),
         (JobState(kind="out_of_memory", state="OUT_OF_MEMORY", reason="OOM"), "failed", "OUT_OF_MEMORY (OOM)"),
-        (JobState(kind="cancelled", state="CANCELLED", detail="by 1000"), "interrupted", "CANCELLED (by 1000)"),
         (JobState(kind="preempted", state="PREEMPTED"), "failed", "PREEMPTED"),
         (JobState(kind="purged", state="UNKNOWN"), "failed", "UNKNOWN, and the run left no record"),
         (JobState(kind="failed", state="FAILED", restarts=1), "failed", "REQUEUED 1 time, then FAILED"),

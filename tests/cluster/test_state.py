@@ -51,7 +51,7 @@ def test_what_the_controller_says_of_a_job(name, kind, text):
     ("line", "kind", "text"),
     [
         ("COMPLETED|0:0|n[1-2]", "finished", "COMPLETED on n[1-2]"),
-        ("CANCELLED by 1000|0:0|None assigned", "cancelled", "CANCELLED by 1000"),
+        ("CANCELLED by 1000|0:0|None assigned", "cancelled", "CANCELLED"),
         ("OUT_OF_MEMORY|0:125|n1", "out_of_memory", "OUT_OF_MEMORY on n1"),
         ("PREEMPTED|0:0|n1", "preempted", "PREEMPTED on n1"),
         ("BOOT_FAIL|0:0|n1", "node_fail", "BOOT_FAIL on n1"),
@@ -65,9 +65,9 @@ def test_what_accounting_says_of_a_job(line, kind, text):
 
 def test_the_controller_is_asked_first_and_accounting_what_it_has_forgotten(state_of):
     state, asked = state_of(scontrol=f"cat {ANSWERS}/failed.scontrol", sacct="exit 1")
-    assert (state.kind, state.source, asked) == ("failed", "scontrol", ["scontrol"])
+    assert (state.kind, asked) == ("failed", ["scontrol"])
     state, _ = state_of(scontrol=GONE, sacct="echo 'TIMEOUT|0:0|n1'")
-    assert (state.kind, state.source) == ("timeout", "sacct")
+    assert state.kind == "timeout"
     state, _ = state_of(scontrol=GONE, sacct=NO_ACCOUNTING)
     assert (state.kind, state.has_ended) == ("purged", True)
 

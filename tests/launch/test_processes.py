@@ -18,7 +18,6 @@ from harness.launch.processes import (
     catches,
     claim,
     descendants,
-    has_pending,
     identify,
     is_alive,
     life_of,
@@ -77,17 +76,6 @@ def test_only_a_process_with_a_handler_catches_a_signal(child):
     finally:
         signal.signal(signal.SIGUSR1, former)
     assert not catches(identify(child.pid), signal.SIGUSR1)
-
-
-def test_a_signal_is_pending_until_the_process_receives_it(child):
-    process = identify(child.pid)
-    send(process, signal.SIGSTOP)
-    assert not has_pending(process, signal.SIGTERM)
-    send(process, signal.SIGTERM)
-    assert has_pending(process, signal.SIGTERM)
-    send(process, signal.SIGCONT)
-    child.wait(10)
-    assert not has_pending(process, signal.SIGTERM)
 
 
 def test_an_orphan_comes_home_and_is_known_by_its_mark():
