@@ -155,6 +155,9 @@ def _given(request: DiagnoseRequest, inputs: Inputs, logged: Logged | None, host
         problem = f"{', '.join(request.given)}: only for logs, a run records its own settings"
         raise BadRequestError(problem, remedy="leave out what a run records")
     if request.asked is None:
+        if logged is not None and request.plans:
+            hint = f"{logged.path} prints the settings of the job: add -g, e.g. -g h100, for its prediction."
+            request.passage.notes.append(hint)
         return None
     try:
         asked, notes = with_logged(request.asked, inputs.logs, host)

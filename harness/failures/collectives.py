@@ -99,11 +99,5 @@ def _lag(group: str, seen: dict[int, tuple[int, LogLine]]) -> Lag | None:
     behind = sorted(rank for rank, (number, _) in seen.items() if number == least)
     if len(numbers) == 1 or 2 * len(behind) > len(seen):
         return None  # those behind are at most as many as those that wait
-    others = sorted(numbers - {least})
-    at = f"{others[0]} to {others[-1]}" if len(others) > 1 else str(others[0])
-    line = seen[behind[0]][1]
-    work = _WORK.search(line.text)
-    operation = f" ({work[2]})" if work else ""
-    condition = f"in process group {group}" if group else "if all are of one process group"
-    reason = f"{some_ranks(behind)}: at collective {least}{operation}, the others at {at}, {condition}"
-    return Lag(tuple(behind), reason, bool(group), line)
+    reason = f"{some_ranks(behind)} reached collective {least}, the others {max(numbers)}"
+    return Lag(tuple(behind), reason, bool(group), seen[behind[0]][1])

@@ -73,7 +73,7 @@ def status(rank, at, enqueued, completed, group="PG ID 0 PG GUID 0(default_pg) "
 def test_the_rank_whose_collective_is_behind_is_the_one_that_the_others_wait_for(first):
     found = first(timed_out(0, 118), timed_out(1, 118), timed_out(3, 117, "ALLGATHER"), timed_out(2, 118))
     assert (found.failure.rank, found.verdict.confidence) == (3, "medium")
-    assert "117 (ALLGATHER)" in found.verdict.reason and "118" in found.verdict.reason
+    assert "117" in found.verdict.reason and "118" in found.verdict.reason
     assert found.failure.where.endswith(":3")
 
 
@@ -156,11 +156,11 @@ def test_what_a_rank_enqueued_last_is_the_better_evidence(first):
 def test_numbers_of_different_groups_are_not_compared(first):
     lines = [status(0, 9, 9, 8), status(1, 9, 9, 8), status(0, 400, 400, 399, "PG ID 1 PG GUID 5 "),
              status(2, 400, 400, 399, "PG ID 1 PG GUID 5 ")]  # fmt: skip
-    assert "at collective" not in first(*lines).verdict.reason
+    assert "reached collective" not in first(*lines).verdict.reason
 
 
 @pytest.mark.parametrize("numbers", [(118, 118), (118, 117, 117, 117), (7,)])
 def test_where_nobody_is_behind_nobody_is_named(first, numbers):
     found = first(*(timed_out(rank, number) for rank, number in enumerate(numbers)))
-    assert "at collective" not in found.verdict.reason
+    assert "reached collective" not in found.verdict.reason
     assert found.failure.rank == 0
