@@ -143,7 +143,7 @@ def effect_of(difference: Difference) -> Effect:
 
 def explain(ours: Side, theirs: Side) -> Explanation:
     """Return changes, causes and next steps. Throughput counts where only it is known on both sides."""
-    compared, (differences, not_recorded) = changes(ours, theirs), contrast(ours, theirs)
+    compared, (differences, num_compared, num_one_sided) = changes(ours, theirs), contrast(ours, theirs)
     open_changes = {each.metric for each in compared if moved(each) and not each.is_noise}
     has_time = any(each.metric == _TIME and each.change is not None for each in compared)
     each = []
@@ -160,6 +160,7 @@ def explain(ours: Side, theirs: Side) -> Explanation:
         metrics=compared,
         verdict=built or verdict(compared),
         causes=causes,
-        not_recorded=not_recorded,
+        num_compared=num_compared,
+        num_one_sided=num_one_sided,
         advice=(_FIND_COMMIT,) if built else steps,
     )

@@ -1,10 +1,10 @@
 """Compares the facts of two sides."""
 
 from dataclasses import replace
+from typing import get_args
 
-from harness.explain.values import ABSENT, GROUPS, NONE_SEEN, Key, NotRecorded, Side
-from harness.records.golden import NOT_SET, Difference
-from harness.units import grouped
+from harness.explain.values import ABSENT, NONE_SEEN, Key, Side
+from harness.records.golden import NOT_SET, Difference, Group
 
 _CLOCK = "sm_clock_min_mhz"
 _TOLERANCE = 0.01  # two readings of a clock are never exactly equal
@@ -12,25 +12,24 @@ _TOLERANCE = 0.01  # two readings of a clock are never exactly equal
 _EVIDENCE = ("throttling", "foreign_processes", "alloc_retries")
 
 
-def contrast(ours: Side, theirs: Side) -> tuple[tuple[Difference, ...], NotRecorded]:
-    """Return the facts that differ, and those that only one side recorded."""
+def contrast(ours: Side, theirs: Side) -> tuple[tuple[Difference, ...], int, int]:
+    """Return the facts that differ, how many both sides recorded, and how many only one did."""
     different: list[Difference] = []
-    missing: tuple[list[Key], list[Key]] = ([], [])
-    order = list(GROUPS)
+    counts, order = [0, 0], get_args(Group)
     for key in sorted({*ours.facts, *theirs.facts}, key=lambda key: (order.index(key[0]), key[1])):
         group, name = key
         if name == "recipe" and "settings" in ours.closed & theirs.closed:
             continue  # a label: both sides have all settings, and an import is named after its file
         here, there = _value(ours, key), _value(theirs, key)
+        counts[here is None or there is None] += 1
         if here is not None and there is not None:
             is_different = not _alike(name, here, there)
         else:
             is_different = _is_evidence(key, theirs) and (here or there) != NONE_SEEN
-            missing[0 if here is None else 1].append(key)
         if is_different:
             source = ours.sources.get(name, "") if group == "settings" else ""
             different.append(Difference(name, there, here, group=group, source=source))
-    return _variables_once(different), NotRecorded(run=grouped(missing[0]), reference=grouped(missing[1]))
+    return _variables_once(different), counts[0], counts[1]
 
 
 def _is_evidence(key: Key, theirs: Side) -> bool:

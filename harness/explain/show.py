@@ -1,11 +1,10 @@
 """Shows an explanation: what changed, whether it is noise, and the causes, the likeliest first."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from harness.experiment.recompute import shown_setting
 from harness.explain.causes import moved
-from harness.explain.values import GROUPS, Cause, Change, DifferenceRow, Explanation, SideRow
-from harness.records.golden import Group
+from harness.explain.values import Cause, Change, DifferenceRow, Explanation, SideRow
 from harness.records.metrics import BY_NAME
 from harness.records.run import BUILT_OTHERWISE
 from harness.show import figures
@@ -20,8 +19,7 @@ def explanation_page(found: Explanation) -> Page:
     ours = "Run" if found.run.kind == "run" else "Golden"
     likely, rest = ([cause for cause in found.causes if cause.can_explain is able] for able in (True, False))
     sides = ((ours.lower(), found.run), ("reference", found.reference))
-    missing = (("reference", found.not_recorded.reference), (ours.lower(), found.not_recorded.run))
-    said = [f"Not recorded by the {name}: {_unrecorded(groups)}." for name, groups in missing if groups]
+    said = f"Both sides recorded {found.num_compared} facts, only one of them {found.num_one_sided} more."
     return Page(
         (
             *_changes(found.metrics, found.reference, ours),
@@ -32,7 +30,7 @@ def explanation_page(found: Explanation) -> Page:
             *_causes("Other differences:" if likely else "Differences:", rest),
             GAP,
             listing(f"Next: {text}" for text in found.advice),
-            details("detail", (*said, *(f"Caveat, {name}: {text}" for name, side in sides for text in side.caveats))),
+            details("detail", (said, *(f"Caveat, {name}: {text}" for name, side in sides for text in side.caveats))),
         ),
         answer=answer_line(*_answer(found, likely)),
     )
@@ -101,7 +99,3 @@ def _difference(row: DifferenceRow) -> str:
     )
     source = f" (from {row.source})" if row.source else ""
     return f"{row.name}: {ours}{source}, reference: {theirs}"
-
-
-def _unrecorded(by_group: Mapping[Group, list[str]]) -> str:
-    return ", ".join(f"{GROUPS[group]} ({len(names)})" for group, names in by_group.items())

@@ -10,20 +10,6 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.records.golden import Group
 from harness.show.json import Document, Shown, Text, at
 
-GROUPS: Mapping[Group, str] = {
-    "device": "device",
-    "settings": "settings",
-    "recompute": "recompute in effect",
-    "clocks": "clocks and power",
-    "processes": "other processes",
-    "memory": "memory per rank",
-    "environment": "environment variables",
-    "software": "software versions",
-    "driver": "driver",
-    "window": "measured steps",
-    "place": "host names",
-    "formula": "formula version",
-}
 Key = tuple[Group, str]
 Kind = Literal["run", "golden", "published"]
 
@@ -55,13 +41,6 @@ class Side(SideRow):
     spreads: Mapping[str, float] = {}
     sources: Mapping[str, str] = {}
     spec: InstanceOf[ExperimentSpec] | None = None
-
-
-class NotRecorded(Shown):
-    """Facts that only the other side recorded."""
-
-    run: dict[Group, list[str]]
-    reference: dict[Group, list[str]]
 
 
 @dataclass(frozen=True)
@@ -106,13 +85,14 @@ class Cause(Shown):
 
 
 class Explanation(Document):
-    """``mbr-perf explain --json``. ``verdict``: the summary; ``advice``: next steps."""
+    """``mbr-perf explain --json``. Facts that one side recorded are ``num_one_sided``."""
 
     run: SideRow
     reference: SideRow
     metrics: tuple[Change, ...]
     verdict: tuple[str, ...]
     causes: tuple[Cause, ...]
-    not_recorded: NotRecorded
+    num_compared: int
+    num_one_sided: int
     advice: tuple[str, ...]
     exit_code: int = 0
