@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from harness.diagnose.values import NO_PREDICTION, Case, Diagnosis, Fix
+from harness.diagnose.values import NO_PREDICTION, Diagnosis, Fix
 from harness.failures.verdict import AllocatorFigures, class_name
 from harness.resolve.recipe import ASSUMED
 from harness.show.page import LONGEST_ANSWER, Facts, Line, Page, Span, answer_line, details
@@ -42,7 +42,6 @@ def diagnosis_page(answer: Diagnosis) -> Page:
             Facts(tuple(fact for fact in facts if fact[1]), _LABEL),
             *(line for step in steps[:_MOST_STEPS] for line in step),
             details("step", [line for step in steps[_MOST_STEPS:] for line in step]),
-            details("setting", [f"Job: {_title(case)}"]),
             details("message", said),
             details("fact", [text for text in answer.evidence if text not in assumed]),
             details("known symptom", symptoms),
@@ -103,14 +102,6 @@ def numbers(figures: AllocatorFigures) -> str:
         ("allowed", figures.allowed_bytes),
     )  # fmt: skip
     return ", ".join(f"{name} {format_bytes(size)}" for name, size in rows if size is not None)
-
-
-def _title(case: Case) -> str:
-    spec = case.spec
-    if spec is None:
-        return case.name
-    where = f"{spec.num_gpus} {'ranks on cpu' if spec.gpu_type.is_cpu else spec.gpu}"
-    return f"{case.name} ({spec.recipe} {spec.task}, {where}, {spec.compute_dtype}, recompute {spec.recompute.text})"
 
 
 def _nothing(answer: Diagnosis) -> str:

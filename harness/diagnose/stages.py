@@ -41,10 +41,7 @@ def predicted_bytes(case: Case, stage: StagePrediction) -> int:
 
 
 def available_bytes(case: Case) -> int | None:
-    """Return what torch's allocator had and what was free beside it, at most the limit of the process.
-
-    While a CUDA graph is captured it frees no cached memory, so that only tensors and free memory count.
-    """
+    """Return what the allocator had and could have; in a capture, which frees no cached memory, tensors and free."""
     figures = case.verdict.figures
     if figures is None or figures.reserved_bytes is None or figures.free_bytes is None:
         return None
@@ -53,10 +50,7 @@ def available_bytes(case: Case) -> int | None:
 
 
 def refuted(case: Case) -> str:
-    """Say why the prediction is too high, if it is: the job ran steps where it says that none fits; else empty.
-
-    The tensors and the request that failed would have fitted, too, so this step was not a larger one.
-    """
+    """Say why the prediction is too high, if steps ran where none fits, and this one was not larger; else empty."""
     stage, needed, available = stage_of_failure(case), needed_bytes(case), available_bytes(case)
     graphs = case.spec.cuda_graph if case.spec else None
     least = 1 + graphs.warmup_steps if graphs and graphs.impl != "none" else _FULL_STEPS  # before, graphs hold nothing

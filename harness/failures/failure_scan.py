@@ -57,11 +57,7 @@ _Key = tuple[object, ...]
 
 @dataclass(slots=True)
 class _Rank:
-    """The state of a rank in a file. The place of a traceback is kept until training continues.
-
-    ``code``: the last line of code in it. ``opened``: the key of the failure whose message the next line continues;
-    ``takes_any``: any next line. ``is_ignored``: Python said that it ignores the error that follows.
-    """
+    """The state of a rank in a file. ``opened``: the key of the failure whose message the next line continues."""
 
     code: str = ""
     opened: _Key | None = None

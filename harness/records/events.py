@@ -37,10 +37,7 @@ class Part(Frozen):
 
 
 class ChunkEvents(Frozen):
-    """The parts of a traced chunk. ``layer``: a layer between others of its kind.
-
-    ``shared``: bytes of buffers that the first pass makes, that stay, and that all layers use.
-    """
+    """The parts of a traced chunk. ``shared``: bytes of buffers that the first pass makes, and that all layers use."""
 
     before: Part
     layer: Part

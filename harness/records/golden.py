@@ -36,10 +36,7 @@ class GoldenMetric(Frozen):
 
 
 class MeasuredOn(Frozen):
-    """Hardware and software of the golden; None if unknown. ``environment``: variables that all runs shared.
-
-    ``sm_clock_mhz`` of the slowest GPU and ``power_cap_share`` (0 to 1) of the most limited one: medians over the runs.
-    """
+    """Hardware and software; None: unknown. ``sm_clock_mhz``, ``power_cap_share``: of the worst GPU, medians."""
 
     gpu: str
     device_name: str | None = None

@@ -64,10 +64,7 @@ def batch_path(folder: Path, spec: ExperimentSpec) -> Path:
 def find_golden(
     spec: ExperimentSpec, override: Path | None = None, sources: Mapping[str, str] | None = None
 ) -> GoldenSearch:
-    """Find the golden for these settings, or the one that ``override`` names. BadRequestError: a missing or wrong file.
-
-    With ``sources``, also return one whose recipe point has changed since, unless an option set what differs.
-    """
+    """Find the golden, also one whose point has changed by no option of ``sources``. BadRequestError: a wrong file."""
     if override is not None and not override.exists():
         raise BadRequestError(f"--golden_values_path {override}: no such file or folder")
     if override is not None and override.is_file():

@@ -29,10 +29,7 @@ def time_limit_note(job_dir: Path) -> Path:
 
 
 class ClusterOptions(Frozen):
-    """What a job asks any cluster for, beyond nodes. ``exclude``: nodes to leave out, joined by commas.
-
-    ``serves_nodes``: the cluster warns the nodes before the time limit, takes their exit codes and counts restarts.
-    """
+    """What a job asks any cluster for. ``serves_nodes``: it warns nodes, takes exit codes, and counts restarts."""
 
     cluster: ClassVar[str]
     script: ClassVar[str]

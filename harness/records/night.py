@@ -1,8 +1,4 @@
-"""The files of a nightly job: ``night.json``, its cases, and its events.
-
-A case's runs are ordinary run folders under ``cases/<case>/<number>``; ``record.json`` commits a run. Before a run
-starts, an event records why (a repeat, a retry, a confirmation). How a case ended is derived from these files.
-"""
+"""The files of a night: ``night.json``, events that say why runs began, and runs in ``cases/<case>/<number>``."""
 
 from collections.abc import Iterable
 from contextlib import suppress

@@ -49,10 +49,7 @@ class ClockSamples(Frozen):
 
 
 class RankClocks(Frozen):
-    """The clocks of one rank's GPU over the window of steps, at samples where it was busy.
-
-    ``power_cap_share``: 0 to 1. ``over`` is ``run`` if times were not recorded. ``longest_gap_s``: without a sample.
-    """
+    """The clocks of a rank's GPU at busy samples of the window, or ``over`` the run. ``longest_gap_s``: no sample."""
 
     over: Literal["window", "run"]
     num_samples: int

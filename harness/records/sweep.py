@@ -1,8 +1,4 @@
-"""The files of a sweep: ``sweep.json``, its cells, and its events.
-
-A cell's runs are ordinary run folders under ``cells/<NNN>/<repeat>``; ``record.json`` commits a run. How a cell ended
-is derived from these files, so that a killed and resumed sweep reads like an uninterrupted sweep.
-"""
+"""The files of a sweep: ``sweep.json``, events, and runs in ``cells/<NNN>/<repeat>``, which say how cells ended."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

@@ -136,10 +136,7 @@ class ExactRequest(Recorded):
 
 
 class ExactStage(Frozen):
-    """One rank of a pipeline stage through one step of megatron-core's own schedule.
-
-    ``peak_bytes``: the highest sum of all tensors except parameters, their quantised copies and gradient buffers.
-    """
+    """A rank of a stage through one step. ``peak_bytes``: all tensors but parameters, copies, gradient buffers."""
 
     pp_rank: int
     peak_bytes: int

@@ -35,10 +35,9 @@ _CHUNK_BYTES = 1 << 24
 
 
 class _Compacting(io.BufferedReader):
-    """Shares equal stacks while a file is read: every event has a list of its own, half of all memory.
+    """Shares equal stacks while a file is read, half of all memory: a list of frames becomes a list of one list.
 
-    A list of frames becomes a list of one list, the stack. New objects are those that Python's collector has not seen;
-    they are frozen then, so that each is looked at once. Where this finds nothing, only memory is higher.
+    New objects, which Python's collector has not seen, are looked at once and then frozen.
     """
 
     def __init__(self, stream: IO[bytes]) -> None:

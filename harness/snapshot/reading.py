@@ -17,10 +17,7 @@ _NOT_A_SNAPSHOT = "give a file written by torch.cuda.memory._dump_snapshot, not 
 
 @dataclass(frozen=True)
 class SnapshotLimits:
-    """Limits for opening a file of a given size.
-
-    Dicts take about three times the bytes of their pickle (results/benchmarks/snapshot_memory.json).
-    """
+    """Limits by a file's size: dicts take three times its bytes (results/benchmarks/snapshot_memory.json)."""
 
     largest_file_bytes: int = _CAP_BYTES
     memory_base_bytes: int = 512 * 1024**2

@@ -112,10 +112,7 @@ def forward_modules(frames: Sequence[Frame]) -> frozenset[str]:
 
 
 def site_of(frames: Iterable[Frame]) -> str:
-    """Return ``file:line function`` of the innermost frame above libraries; empty without a stack.
-
-    Where a stack with C++ has none, the node of autograd that runs, or the operation: ``MmBackward0``, ``at::bmm``.
-    """
+    """Return ``file:line function`` of the innermost frame above libraries, else ``MmBackward0`` or ``at::bmm``."""
     first: Frame | None = None
     operation = ""
     for frame in frames:
