@@ -33,13 +33,6 @@ def _recomputes(case: TraceCase, module: str) -> bool:
     return isinstance(case.spec.recompute, SelectiveRecompute) and module in case.spec.recompute.modules
 
 
-def _cuts_unevenly(case: TraceCase) -> bool:
-    policy = case.spec.recompute
-    if not isinstance(policy, FullRecompute) or policy.method != "uniform":
-        return False
-    return case.num_layers % policy.num_layers != 0
-
-
 REFUSALS = (
     Remark(
         "megatron-core defect: `mlp` recompute returns the bias parameter from its checkpoint, and the backward pass "
@@ -61,10 +54,6 @@ REFUSALS = (
     Remark(
         "mbr-perf cannot trace overlapped expert-parallel communication: its schedule runs two micro-batches at once",
         lambda case: case.spec.kernels.overlap_moe_expert_parallel_comm,
-    ),
-    Remark(
-        "uniform recompute: in megatron-core 0.16 recompute_num_layers must divide the layers of each model chunk",
-        _cuts_unevenly,
     ),
 )
 
@@ -106,8 +95,6 @@ ASSUMPTIONS = (
 
 def refusal(case: TraceCase, request: TraceRequest) -> str | None:
     """Return the first reason why ``case`` cannot be traced, or None."""
-    if request.implementation == "local" and case.spec.parallelism.context_parallel_size > 1:
-        return "context parallelism needs transformer-engine's attention"
     if request.implementation == "local" and case.spec.offload.offload_modules:
         return "offload_modules needs transformer-engine's layers"
     if request.implementation == "transformer_engine" and case.spec.gpu_type.is_cpu:

@@ -14,7 +14,6 @@ def refused(trace, models):
         models.case("bias", models.experiment(gpt3, "mlp")),
         models.case("flex", models.mixtral(changes={"moe_token_dispatcher_type": "flex"}), "moe"),
         models.case("modules", models.llama("full:uniform:1").model_copy(update={"offload": OffloadSpec(offload_modules=("qkv_linear",))})),
-        models.case("uneven", models.llama("full:uniform:2"), num_layers=3),
         models.case("heads", models.llama(tensor_model_parallel_size=3, seq=4095)),
         models.case("fine", models.llama()),
     ]  # fmt: skip
@@ -27,7 +26,6 @@ def refused(trace, models):
         ("bias", "recurses"),
         ("flex", " flex "),
         ("modules", "offload_modules"),
-        ("uneven", "recompute_num_layers"),
         ("heads", "num_attention_heads (64)"),
     ],
 )

@@ -73,9 +73,6 @@ class OffloadContext:
         self._layer.leave()
 
 
-def get_cpu_offload_context(
-    enabled=False, num_layers=1, model_layers=1, offload_activations=True,  # noqa: ARG001, FBT002
-    offload_weights=False, double_buffering=False, retain_pinned_cpu_buffers=False,  # noqa: ARG001, FBT002
-) -> tuple[AbstractContextManager, Callable]:  # fmt: skip
+def get_cpu_offload_context(enabled=False, *_sizes, **_options) -> tuple[AbstractContextManager, Callable]:  # noqa: FBT002
     """Return a context for every layer, and the function that each layer's output passes through."""
     return (OffloadContext() if enabled else nullcontext()), lambda hidden_states: hidden_states

@@ -214,10 +214,6 @@ class DotProductAttention(torch.nn.Module):
             heads = num_attention_heads // options["tp_size"]
             self.softmax_offset = torch.nn.Parameter(torch.empty(heads, device="cuda"))
 
-    def set_context_parallel_group(self, cp_group, *_more) -> None:
-        """megatron-core sets it late when groups come late."""
-        self.cp_group = cp_group
-
     def forward(self, query, key, value, _attention_mask=None, **_options):
         """The mask is causal; Q, K and V may have their own widths and numbers of heads."""
         query, key, value = fitted(query, key, value)

@@ -29,10 +29,6 @@ def forget_dummy_wgrads() -> None:
 class TransformerEngineBaseModule(torch.nn.Module):
     """A layer with weights."""
 
-    def set_tensor_parallel_group(self, tp_group) -> None:
-        """megatron-core sets it late when groups come late."""
-        self.tp_group = tp_group
-
     def make_weight(self, name: str, shape: tuple[int, int], dtype: torch.dtype, device) -> None:
         """Create a weight; inside `fp8_model_init` it is stored quantised only."""
         weight = Parameter(torch.empty(shape, dtype=dtype, device=device))
