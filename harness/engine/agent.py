@@ -32,9 +32,6 @@ def main(argv: Sequence[str], ranks: AbstractContextManager[object] = NO_RANKS_P
     """Return 0 if every rank succeeded, 1 if a rank failed, 128 + N after signal N. torchrun runs inside ``ranks``."""
     die_with_parent(signal.SIGTERM)
     be_parent_of_children()
-    if len(argv) < 2 or argv[0] != "--result":
-        print("usage: python -m harness.engine.agent --result FILE <torchrun arguments>", file=sys.stderr)  # noqa: T201
-        return 2
     try:
         with ranks:
             record = supervise_ranks(list(argv[2:]))

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import NoReturn
 
 from harness.records.launch import PARENT_PID_VARIABLE, prctl
-from harness.units import counted
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -126,9 +125,7 @@ def why_not_forkable() -> str:
     others = [task for task in TASKS.iterdir() if int(task.name) != os.getpid()]
     if others:
         names = ", ".join(sorted((task / "comm").read_text().strip() for task in others))
-        run = "runs" if len(others) == 1 else "run"
-        where = f"{run} in process {os.getpid()}, so it cannot be forked ({names})"
-        return f"{counted(len(others), 'other thread')} {where}"
+        return f"other threads run in process {os.getpid()}, so it cannot be forked: {names}"
     if torch.cuda.is_initialized():
         return f"CUDA is initialised in process {os.getpid()}, so it cannot be forked"
     return ""

@@ -12,12 +12,7 @@ from harness.experiment.layout import chunks
 from harness.experiment.layout_text import LayoutError
 from harness.experiment.model import LayerKind
 from harness.experiment.modules import MODULES, Effect, Layers
-from harness.experiment.recompute import (
-    FullRecompute,
-    NoRecompute,
-    SelectiveRecompute,
-    policy_of_layer,
-)
+from harness.experiment.recompute import FullRecompute, NoRecompute, SelectiveRecompute, policy_of_layer
 from harness.experiment.recompute_plan import FULL, PlannedRecompute
 from harness.experiment.software import ASSUMED_MEGATRON_CORE, Software
 from harness.units import parse_version

@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
+from harness.errors import nearest
 from harness.experiment.frozen import Frozen
 from harness.experiment.model import Count
 
@@ -100,7 +101,7 @@ def _by_name(value: object) -> object:
     if not isinstance(value, str):
         return value
     if value not in NAMED:
-        raise ValueError("must be a mapping of GEMMs, or the name of a known configuration")
+        raise ValueError(f"must be a mapping of GEMMs, or a known configuration; {nearest(value, NAMED, count=3)}")
     return NAMED[value]
 
 

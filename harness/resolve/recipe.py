@@ -9,15 +9,15 @@ from typing import Annotated, Literal, get_args
 from pydantic import Field, ValidationError
 from pydantic.fields import FieldInfo
 
-from harness.errors import Problems, nearest
+from harness.errors import Problems
 from harness.experiment.experiment import NAME_PATTERN, BridgeEngine, ExperimentSpec, Task
 from harness.experiment.frozen import Frozen
 from harness.experiment.gpu import GPUS, PRECISIONS
 from harness.experiment.model import Gpus
 from harness.experiment.recompute import UniformRecompute
 from harness.experiment.recompute_plan import PlannedRecompute
-from harness.experiment.user_buffers import NAMED, UserBuffers
-from harness.records.faults import TYPES, Fault, faults, models_in
+from harness.experiment.user_buffers import UserBuffers
+from harness.records.faults import Fault, faults, models_in
 from harness.records.reading import PlainValue, path_text
 from harness.records.refusing import one_of
 from harness.units import counted
@@ -135,15 +135,7 @@ def _explained(fault: Fault, layer: Layer, place: str) -> tuple[str, str]:
         return f"{place}.{path}: {fault.message}", "change one of the values it names"
     setting = layer[leaf]
     source = f"{setting.source}: {setting.where}" if setting.where else setting.source
-    return f"{source}{path.removeprefix(leaf)}: {fault.message}", _remedy(fault, leaf, setting)
-
-
-def _remedy(fault: Fault, leaf: str, setting: Setting) -> str:
-    if leaf == "kernels.tp_comm_overlap_cfg" and isinstance(setting.value, str):
-        return nearest(setting.value, NAMED, count=3)
-    if fault.remedy != TYPES or setting.where or setting.from_command_line:
-        return fault.remedy
-    return f"correct it there{f', or set {leaf} with --set' * (leaf in settable_paths())}"  # a file of another program
+    return f"{source}{path.removeprefix(leaf)}: {fault.message}", fault.remedy
 
 
 def sources_of(spec: ExperimentSpec, layer: Layer) -> dict[str, str]:

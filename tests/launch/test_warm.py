@@ -152,9 +152,9 @@ THREAD = "threading.Thread(target=time.sleep, args=(60,), daemon=True).start()"
 UNFIT = {
     # A library may start a thread in every forked child: the parent itself is fit, its agents are not.
     "thread in an agent": (f"import os, threading, time\nos.register_at_fork(after_in_child=lambda: {THREAD})\n", 1,
-                           "1 other thread "),
+                           "other threads "),
     "thread in the parent": (f"{WITHOUT_MEGATRON}import threading, time\nif any('warm_parent' in word for word in sys.orig_argv):\n    {THREAD}\n", 0,
-                             "1 other thread "),
+                             "other threads "),
     "no import": ("import sys\nsys.modules['megatron'] = None\n", 0, "code 1; see logs/launcher.log"),
 }  # fmt: skip
 

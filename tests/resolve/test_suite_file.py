@@ -111,7 +111,7 @@ def test_without_defaults_a_case_runs_once_and_needs_a_golden(tmp_path):
         ("recompute: core_attn", "recompute: core_atn", "'core_atn'"),
         ("recompute: core_attn", "recompute: [none]", "defaults.request.recompute: "),
         ("name: dense", "name: a/b", ":11: cases[0].name: 'a/b' "),
-        ("name: dense", f"name: {'x' * 101}", "name: 101 characters\n  100 at most"),
+        ("name: dense", f"name: {'x' * 101}", "at most 100 letters"),
         ("model_recipe_name: llama3_8b, c", "model_recipe_name: llama3_8, c",
          ":12: cases[0].request.model_recipe_name: ", "'llama3_8'", "'llama3_8b'"),
         ("model_recipe_name: llama3_8b, c", "c", ":12: cases[0].request.model_recipe_name: missing"),

@@ -57,12 +57,6 @@ def _iteration_by_transformer_engine(s: Situation) -> Values | None:
     return {"mcore": f"{older}transformer_engine." if s.mcore_before("0.18") else newer}
 
 
-def _both_moe_scopes(s: Situation) -> Values | None:
-    if "moe" not in _scope(s) or not _captures(s, "moe_router"):
-        return None
-    return {"field": "cuda_graph_scope" if s.mcore_before("0.18") else "cuda_graph_modules"}
-
-
 def _checkpoints(s: Situation, impl: str, *, quantized_only: bool = False) -> list[str]:
     """List the checkpoints that graphs of ``impl`` capture; ``quantized_only``: only transformer-engine's."""
     if s.graph.impl != impl:
@@ -103,10 +97,10 @@ RULES = (
          "cuda_graph_impl transformer_engine cannot capture a whole iteration",
          "use --cuda_graph_impl full_iteration",
          f"{CONFIG}:1738", "run", "{mcore}"),
-    Rule("G07", "error", where(_scoped, _both_moe_scopes),
+    Rule("G07", "error", where(_scoped, lambda s: "moe" in _scope(s) and _captures(s, "moe_router")),
          "cuda_graph_scope holds both moe and moe_router",
          "keep one of the two",
-         f"{CONFIG}:1743", "run", "{field} must not contain both moe and moe_router."),
+         f"{CONFIG}:1743", "run", "must not contain both moe and moe_router."),
     Rule("G08", "error",
          lambda s: s.graph.impl == "transformer_engine" and "moe_preprocess" in s.graph.scope
          and "moe_router" not in s.graph.scope,
