@@ -1,12 +1,13 @@
-"""Adapts megatron-core to run without CUDA, and without transformer-engine; nothing changes what is computed."""
+"""Adapts megatron-core to run without CUDA, and without transformer-engine; nothing changes what is computed.
+
+Each adaptation says its reason; places are in megatron-core 0.16.1. Apply it once, after megatron-core's import.
+"""
 
 import contextlib
 import functools
 import importlib.util
 import sys
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 
@@ -14,15 +15,6 @@ _CPU = torch.device("cpu")
 _GROUPED_GEMM = "megatron.core.transformer.moe.grouped_gemm_util"
 _DELTA_NET = "megatron.core.ssm.gated_delta_net"
 _ASKS_FOR_INFERENCE = "is_inference_column_parallel_linear"
-
-
-@dataclass(frozen=True)
-class Adaptation:
-    """One redirection: the reason (places are in megatron-core 0.16.1) and how to apply it, once imported."""
-
-    name: str
-    reason: str
-    apply: Callable[[], None]
 
 
 def block_transformer_engine() -> None:
@@ -41,21 +33,23 @@ def before_megatron() -> None:
 
 def install() -> None:
     """Apply every CPU adaptation, and those for a missing transformer-engine."""
-    for adaptation in (*CPU_ADAPTATIONS, *LOCAL_ADAPTATIONS):
-        adaptation.apply()
+    for adapt in (*CPU_ADAPTATIONS, *LOCAL_ADAPTATIONS):
+        adapt()
 
 
 def install_local() -> None:
     """Apply what the local layer spec lacks on a GPU without transformer-engine."""
-    for adaptation in LOCAL_ADAPTATIONS:
-        adaptation.apply()
+    for adapt in LOCAL_ADAPTATIONS:
+        adapt()
 
 
 def _device_is_cpu() -> None:
+    """GlobalMemoryBuffer, gradient buffers, RoPE and p2p ask torch.cuda.current_device()."""
     torch.cuda.current_device = lambda: _CPU
 
 
 def _rng_is_cpu() -> None:
+    """The RNG tracker and checkpoint replay save and restore CUDA generator states."""
     from megatron.core.tensor_parallel import random as megatron_random
 
     def get(*_args, **_kwargs):
@@ -69,6 +63,8 @@ def _rng_is_cpu() -> None:
 
 
 def _cuda_literals_are_cpu() -> None:
+    """Schedules, optimizer, grad clipping and MoE write device="cuda"."""
+
     def redirected(factory):
         @functools.wraps(factory)
         def call(*args, **kwargs):
@@ -83,6 +79,7 @@ def _cuda_literals_are_cpu() -> None:
 
 
 def _tensor_type_is_cuda() -> None:
+    """The distributed optimizer accepts only torch.cuda.*Tensor; tied embeddings under PP call .cuda()."""
     plain_type = torch.Tensor.type
 
     def tensor_type(self, *args, **kwargs):
@@ -93,11 +90,14 @@ def _tensor_type_is_cuda() -> None:
     torch.Tensor.cuda = lambda self, *_args, **_kwargs: self
 
 
-def _no_cuda_sync() -> None:
+def no_cuda_sync() -> None:
+    """Pipeline p2p and timers call torch.cuda.synchronize()."""
     torch.cuda.synchronize = lambda *_args, **_kwargs: None
 
 
-def _streams_are_inert() -> None:
+def streams_are_inert() -> None:
+    """DDP and the all-to-all dispatcher create CUDA streams."""
+
     class Stream:  # a type, as annotations such as `torch.cuda.Stream | None` are evaluated when a module is imported
         def __init__(self, *_args, **_kwargs):
             pass
@@ -117,6 +117,7 @@ def _streams_are_inert() -> None:
 
 
 def _split_sizes_are_numpy() -> None:
+    """All-to-all split sizes stay tensors unless they were on a GPU."""
     import megatron.core.transformer.moe.token_dispatcher as dispatcher
 
     move = dispatcher.maybe_move_tensor_to_cpu
@@ -130,6 +131,7 @@ def _split_sizes_are_numpy() -> None:
 
 
 def _grouped_gemm_is_matmul() -> None:
+    """moe_act recompute needs GroupedMLP, whose kernels are a CUDA package; a product per expert does the same."""
     if importlib.util.find_spec(_GROUPED_GEMM) is None:
         return  # from 0.17 on local experts run one by one, and moe_grouped_gemm is ignored
     grouped = importlib.import_module(_GROUPED_GEMM)
@@ -146,6 +148,7 @@ def _grouped_gemm_is_matmul() -> None:
 
 
 def _checkpoint_without_output_fp8() -> None:
+    """`self.fp8 = fp8 is not None` is true for the default False and then uses transformer-engine names."""
     from megatron.core.tensor_parallel.random import CheckpointWithoutOutput
 
     plain_init = CheckpointWithoutOutput.__init__
@@ -158,18 +161,21 @@ def _checkpoint_without_output_fp8() -> None:
 
 
 def _router_gemm() -> None:
+    """The MoE router reads te_general_gemm, undefined without transformer-engine."""
     from megatron.core.transformer.moe import moe_utils
 
     moe_utils.te_general_gemm = getattr(moe_utils, "te_general_gemm", None)
 
 
 def _mla_knows_te_is_absent() -> None:
+    """multi_latent_attention sets HAVE_TE from a module that imports without TE."""
     import megatron.core.transformer.multi_latent_attention as mla
 
     mla.HAVE_TE = False
 
 
 def _no_layer_is_for_inference() -> None:
+    """MTP asks isinstance() for inference layers, which without transformer-engine are mocks, not types."""
     from megatron.core.transformer import multi_token_prediction as mtp
 
     if hasattr(mtp, _ASKS_FOR_INFERENCE):  # from 0.20 on
@@ -179,6 +185,7 @@ def _no_layer_is_for_inference() -> None:
 
 
 def _delta_rule_is_torch() -> None:
+    """Gated delta nets take norm, convolution and recurrence from flash-linear-attention."""
     if torch.cuda.is_available():
         return  # the kernels of flash-linear-attention are Triton's
     net = importlib.import_module(_DELTA_NET)
@@ -205,32 +212,10 @@ def _delta_rule_is_torch() -> None:
 
 
 CPU_ADAPTATIONS = (
-    Adaptation("device_is_cpu", "GlobalMemoryBuffer, gradient buffers, RoPE and p2p ask torch.cuda.current_device()",
-               _device_is_cpu),
-    Adaptation("rng_is_cpu", "the RNG tracker and checkpoint replay save and restore CUDA generator states",
-               _rng_is_cpu),
-    Adaptation("cuda_literals_are_cpu", 'schedules, optimizer, grad clipping and MoE write device="cuda"',
-               _cuda_literals_are_cpu),
-    Adaptation("tensor_type_is_cuda", "the distributed optimizer accepts only torch.cuda.*Tensor type names; tied "
-               "embeddings under PP call .cuda()", _tensor_type_is_cuda),
-    Adaptation("no_cuda_sync", "pipeline p2p and timers call torch.cuda.synchronize()", _no_cuda_sync),
-    Adaptation("streams_are_inert", "DDP and the all-to-all dispatcher create CUDA streams", _streams_are_inert),
-    Adaptation("split_sizes_are_numpy", "all-to-all split sizes stay tensors unless they were on a GPU",
-               _split_sizes_are_numpy),
+    _device_is_cpu, _rng_is_cpu, _cuda_literals_are_cpu, _tensor_type_is_cuda, no_cuda_sync, streams_are_inert,
+    _split_sizes_are_numpy,
 )  # fmt: skip
-
 LOCAL_ADAPTATIONS = (
-    Adaptation("checkpoint_without_output_fp8", "layernorm and moe_act recompute: `self.fp8 = fp8 is not None` is true "
-               "for the default False and then uses transformer-engine names", _checkpoint_without_output_fp8),
-    Adaptation("router_gemm", "the MoE router reads te_general_gemm, undefined without transformer-engine",
-               _router_gemm),
-    Adaptation("mla_knows_te_is_absent", "multi_latent_attention sets HAVE_TE from a module that imports without TE",
-               _mla_knows_te_is_absent),
-    Adaptation("grouped_gemm_is_matmul", "moe_act recompute needs GroupedMLP, whose kernels are a CUDA package of "
-               "their own: without it one matrix product per expert computes the same", _grouped_gemm_is_matmul),
-    Adaptation("delta_rule_is_torch", "gated delta net layers take their norm, convolution and recurrence from "
-               "flash-linear-attention; megatron-core has a recurrence of its own for deterministic runs",
-               _delta_rule_is_torch),
-    Adaptation("no_layer_is_for_inference", "multi-token prediction asks isinstance() for inference layers, which "
-               "derive from transformer-engine's: without it they are mocks, not types", _no_layer_is_for_inference),
+    _checkpoint_without_output_fp8, _router_gemm, _mla_knows_te_is_absent, _grouped_gemm_is_matmul,
+    _delta_rule_is_torch, _no_layer_is_for_inference,
 )  # fmt: skip

@@ -11,7 +11,6 @@ from torch.nn import functional as F  # noqa: N812 (torch's own spelling)
 from torch.utils._device import _device_constructors
 
 from harness.engine import cpu_backend
-from harness.engine.cpu_backend import Adaptation
 from harness.engine.tracing import collectives, offloading, routing
 from harness.engine.tracing.collectives import peak_key, tensor_bytes
 from harness.engine.tracing.routing import PLACE
@@ -58,6 +57,7 @@ class GatedOutput(torch.autograd.Function):
 
 
 def _gated_norm_is_compiled() -> None:
+    """torch.compile does not keep what autograd saves of each operation; the norm is no part of its graph."""
     from megatron.core.ssm.gated_delta_net import GatedDeltaNet
 
     plain = GatedDeltaNet._apply_gated_norm
@@ -83,7 +83,7 @@ class TritonKernel:
 
 
 def _latent_rope_launches() -> None:
-    """Launch the fused rotary embedding of multi-latent attention on tensors without data."""
+    """The fused rotary embedding of multi-latent attention is Triton's, which needs data."""
     from megatron.core.fusions import fused_mla_yarn_rope_apply
 
     for name in [name for name in vars(fused_mla_yarn_rope_apply) if name.endswith("_kernel")]:
@@ -91,7 +91,7 @@ def _latent_rope_launches() -> None:
 
 
 def _target_picks_kernels() -> None:
-    """Route dropout, RMSNorm and attention; real tensors and other devices keep torch's own choice."""
+    """Torch chooses attention, norm and dropout kernels by device, and they save different tensors."""
     plain_dropout, plain_rms, plain_sdpa = F.dropout, F.rms_norm, F.scaled_dot_product_attention
 
     def dropout(x, p=0.5, training=True, inplace=False):  # noqa: FBT002 (torch's signature)
@@ -140,7 +140,6 @@ def _cuda_efficient(query, key, value, dropout_p, is_causal, scale):
 
 
 _FACTORIES = ("empty", "zeros", "ones", "full", "tensor", "arange", "randn")
-_SHARED = ("no_cuda_sync", "streams_are_inert")
 
 
 def install_before_import() -> None:
@@ -150,14 +149,13 @@ def install_before_import() -> None:
 
 def install(*, transformer_engine: bool) -> None:
     """Apply every adaptation. ``transformer_engine``: whether its stand-in is importable."""
-    rows = [row for row in cpu_backend.CPU_ADAPTATIONS if row.name in _SHARED]
-    if not transformer_engine:
-        rows += cpu_backend.LOCAL_ADAPTATIONS
-    for row in (*rows, *ADAPTATIONS):
-        row.apply()
+    local = () if transformer_engine else cpu_backend.LOCAL_ADAPTATIONS
+    for adapt in (cpu_backend.no_cuda_sync, cpu_backend.streams_are_inert, *local, *ADAPTATIONS):
+        adapt()
 
 
 def _device_is_place() -> None:
+    """megatron-core asks torch.cuda.current_device() and writes device="cuda", on which a CPU build of torch aborts."""
     torch.cuda.current_device = lambda: PLACE.device
     torch.Tensor.cuda = lambda self, *_args, **_kwargs: self.to(PLACE.device)
 
@@ -198,6 +196,7 @@ class NoRandomStates:
 
 
 def _rng_holds_no_states() -> None:
+    """Checkpoints save and restore CUDA generator states; meta tensors draw nothing."""
     from megatron.core.tensor_parallel import random as megatron_random
 
     def states():
@@ -214,12 +213,14 @@ def _rng_holds_no_states() -> None:
 
 
 def _recompute_is_a_phase() -> None:
+    """Both kinds of checkpoint fork the generators around the repeated forward pass, and nothing else does."""
     from megatron.core.tensor_parallel import random as megatron_random
 
     megatron_random._fork_rng = lambda: active().recomputing() if active() else nullcontext()
 
 
 def _storages_report_their_size() -> None:
+    """Output-discarding checkpoints empty and refill storages; meta storages cannot be copied."""
     resize, copy = torch.UntypedStorage.resize_, torch.UntypedStorage.copy_
 
     def resize_(storage, size):
@@ -238,6 +239,7 @@ def _storages_report_their_size() -> None:
 
 
 def _sharing_needs_no_compiler() -> None:
+    """From 0.17 on output-discarding checkpoints hand bytes over in C++, of which no count would know."""
     from megatron.core.tensor_parallel import random as megatron_random
 
     if not hasattr(megatron_random, "_get_share_storage"):
@@ -257,24 +259,7 @@ def _sharing_needs_no_compiler() -> None:
 
 
 ADAPTATIONS = (
-    Adaptation("device_is_place", 'megatron-core asks torch.cuda.current_device() and writes device="cuda"; tensors '
-               "that claim to be on cuda abort a build of torch without it", _device_is_place),
-    Adaptation("rng_holds_no_states", "checkpoints save and restore CUDA generator states; meta tensors draw nothing",
-               _rng_holds_no_states),
-    Adaptation("recompute_is_a_phase", "both kinds of checkpoint fork the generators around the repeated forward pass, "
-               "and nothing else does", _recompute_is_a_phase),
-    Adaptation("sharing_needs_no_compiler", "from 0.17 on output-discarding checkpoints hand recomputed bytes over in "
-               "C++, which is compiled at first use, and of which no count would know", _sharing_needs_no_compiler),
-    Adaptation("storages_report_their_size", "output-discarding checkpoints empty and refill storages under living "
-               "tensors; meta storages cannot be copied", _storages_report_their_size),
-    Adaptation("collectives_take_meta", "of older torch they only take tensors with data", collectives.install),
-    Adaptation("kernels_of_the_target", "torch chooses attention, norm and dropout kernels by device, and they save "
-               "different tensors", _target_picks_kernels),
-    Adaptation("latent_rope_launches_nothing", "the fused rotary embedding of multi-latent attention is Triton's, "
-               "which cannot launch on tensors without data", _latent_rope_launches),
-    Adaptation("gated_norm_is_compiled", "torch.compile does not keep what autograd saves of each operation, and the "
-               "norm before the gate is no part of its graph", _gated_norm_is_compiled),
-    Adaptation("offloading_moves_no_data", "megatron-core copies activations to pinned memory on CUDA streams",
-               offloading.install),
-    Adaptation("balanced_routing", "dropless dispatch reads token counts back to the host", routing.install),
+    _device_is_place, _rng_holds_no_states, _recompute_is_a_phase, _sharing_needs_no_compiler,
+    _storages_report_their_size, collectives.install, _target_picks_kernels, _latent_rope_launches,
+    _gated_norm_is_compiled, offloading.install, routing.install,
 )  # fmt: skip
