@@ -8,7 +8,7 @@ from typing import Any
 from harness.experiment import flops
 from harness.experiment.experiment import NOT_DESCRIBED, ExperimentSpec, MeasureSpec
 from harness.judge import readings
-from harness.judge.coverage import Coverage, coverage_of
+from harness.judge.coverage import NOT_LOGGED, covered_peak, covered_window, no_peak
 from harness.judge.readings import Window, combined_clocks, rank_clocks, run_clocks
 from harness.judge.statistics import sample_stdev
 from harness.records.metrics import METRICS, SUMMARY_METRICS, Metrics, Peak, Summary
@@ -18,8 +18,8 @@ from harness.records.run import RunRecord
 
 def derive(record: RunRecord, measure: MeasureSpec | None = None) -> Metrics:
     """Return the figures of a run over the window of ``measure`` (default: the run's own)."""
-    spec, ranks, coverage = record.spec, record.ranks, coverage_of(record)
-    window = coverage.window(*(measure or spec.measure).window)
+    spec, ranks = record.spec, record.ranks
+    window = covered_window(record, *(measure or spec.measure).window)
     if record.no_time:
         window = replace(window, seconds=(), missing=())
     model_flops = flops.model_flops_per_step(spec) if spec.is_described else 0
@@ -34,9 +34,9 @@ def derive(record: RunRecord, measure: MeasureSpec | None = None) -> Metrics:
         tflops_per_gpu=summarize(throughput, bounds),
         step_time_s=summarize(window.seconds, bounds),
         tokens_per_s_per_gpu=summarize(token_rates, bounds),
-        peak_allocated_bytes=coverage.peak(readings.allocated),
-        peak_reserved_bytes=coverage.peak(readings.reserved),
-        peak_device_bytes=coverage.peak(readings.device_used(record.nodes)),
+        peak_allocated_bytes=covered_peak(record, readings.allocated),
+        peak_reserved_bytes=covered_peak(record, readings.reserved),
+        peak_device_bytes=covered_peak(record, readings.device_used(record.nodes)),
         counted_flops_per_step=sum(work) if len(work) == spec.num_gpus else None,
         mfu=mfu,
         hfu=hfu,
@@ -47,7 +47,7 @@ def derive(record: RunRecord, measure: MeasureSpec | None = None) -> Metrics:
         clocks=run_clocks(rank_clocks(ranks, record.nodes, bounds)),
         formula_version=flops.FORMULA_VERSION,
     )
-    return replace(metrics, problems=_problems(coverage, window, metrics))
+    return replace(metrics, problems=_problems(record, window, metrics))
 
 
 def combine(runs: Sequence[Metrics]) -> Metrics:
@@ -107,17 +107,17 @@ def _losses(ranks: Sequence[RankRecord]) -> list[float]:
     return []
 
 
-def _problems(coverage: Coverage, window: Window, metrics: Metrics) -> dict[str, str]:
-    spec = coverage.record.spec
-    problems = dict.fromkeys((*SUMMARY_METRICS, "mfu", "hfu"), coverage.record.no_time or window.problem)
+def _problems(record: RunRecord, window: Window, metrics: Metrics) -> dict[str, str]:
+    spec = record.spec
+    problems = dict.fromkeys((*SUMMARY_METRICS, "mfu", "hfu"), record.no_time or window.problem)
     for name, peak in metrics.peaks.items():
         if peak is None:
-            problems[name] = coverage.no_peak(name)
+            problems[name] = no_peak(record, name)
         elif peak.missing_ranks:
             lacking = f"{len(peak.missing_ranks)} of {spec.num_gpus} ranks, the first is rank {peak.missing_ranks[0]}"
             problems[name] = f"no reading from {lacking}, so the peak may be higher"
     if metrics.counted_flops_per_step is None:
-        problems["counted_flops_per_step"] = coverage.unknown or "not every rank counted its FLOPs"
+        problems["counted_flops_per_step"] = NOT_LOGGED if record.imported else "not every rank counted its FLOPs"
     if spec.gpu_type.peak_flops.get(spec.precision.peak) is None:
         problems["mfu"] = problems["hfu"] = f"the peak FLOP/s of {spec.compute_dtype} on {spec.gpu} is unknown"
     if not spec.is_described:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from harness.errors import BadRequestError, raise_all
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.flops import FORMULA_VERSION
-from harness.judge.coverage import coverage_of, measured_device
+from harness.judge.coverage import NOT_LOGGED, measured_device
 from harness.judge.readings import bare_uuid, combined_clocks, rank_clocks, run_clocks
 from harness.records.golden import (
     ALL_KINDS,
@@ -87,15 +87,15 @@ def is_for(golden: GoldenRecord, record: RunRecord, accept: Sequence[str] = ()) 
 
 def _environment(record: RunRecord, golden: GoldenRecord) -> Iterable[Difference]:
     """Yield differences of hardware and software; on a CPU, processor and torch build only affect time."""
-    here, there, coverage = record.provenance, golden.measured_on, coverage_of(record)
+    here, there, unknown = record.provenance, golden.measured_on, NOT_LOGGED if record.imported else None
     is_cpu = record.spec.gpu_type.is_cpu
     rows = [
-        ("device_name", there.device_name, coverage.device_name, is_cpu),
+        ("device_name", there.device_name, measured_device(record), is_cpu),
         ("driver_version", there.driver_version, here.driver_version, False),
         *((name, there.versions.get(name), here.versions.get(name), is_cpu and name == "torch") for name in SOFTWARE),
     ]
     for name, golden_value, recorded, time_only in rows:
-        current = coverage.unknown if recorded is None else recorded
+        current = unknown if recorded is None else recorded
         if golden_value != current:
             kinds = TIME_ONLY if time_only else ALL_KINDS
             yield Difference(name, golden_value, current, kinds=kinds, blocks=not time_only)

@@ -9,7 +9,7 @@ from harness.errors import BadRequestError, raise_all
 from harness.experiment.experiment import MIN_STEPS, ExperimentSpec
 from harness.experiment.flops import FORMULA_VERSION
 from harness.experiment.recompute import canonical_text
-from harness.judge.coverage import coverage_of, measured_device
+from harness.judge.coverage import is_whole, measured_device
 from harness.judge.derive import combine, derive
 from harness.judge.gate import default_thresholds
 from harness.judge.likeness import SOFTWARE, measured_on
@@ -236,7 +236,7 @@ def _run_problems(record: RunRecord, metrics: Metrics) -> list[str]:
         problems.append("recorded by a version of mbr-perf with other settings, so run it again")
     if record.status != "ok":
         problems.append(f"ended as {record.status}: {record.failure or 'no failure recorded'}")
-    if not coverage_of(record).is_whole:
+    if not is_whole(record):
         problems.append("not every rank finished")
     is_log = record.imported is not None  # whose golden's caveats name the ranks without memory
     for metric in METRICS:

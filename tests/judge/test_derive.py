@@ -7,7 +7,7 @@ import pytest
 
 from harness.experiment.experiment import MeasureSpec
 from harness.experiment.flops import model_flops_per_step, recompute_flops_per_step
-from harness.judge.coverage import Coverage, coverage_of, own_throughput, throughput_text
+from harness.judge.coverage import covered_peak, is_whole, own_throughput, throughput_text
 from harness.judge.derive import combine, derive, summarize
 from harness.judge.readings import allocated
 from harness.records.metrics import BY_NAME, Peak
@@ -159,7 +159,7 @@ def test_one_step_has_no_spread():
 def test_a_run_is_whole_with_every_rank_and_each_of_them_finished(spec, make_rank, make_record):
     ranks = [make_rank(spec, 0), make_rank(spec, 1), make_rank(spec, 1, finished=False)]
     chosen = (ranks[:2], ranks[:1], [ranks[0], ranks[2]], [ranks[2]])
-    assert [Coverage(make_record(spec, ranks=tuple(each))).is_whole for each in chosen] == [True, False, False, False]
+    assert [is_whole(make_record(spec, ranks=tuple(each))) for each in chosen] == [True, False, False, False]
 
 
 @pytest.fixture(name="logged")
@@ -216,5 +216,5 @@ def test_a_rank_without_a_reading_is_missing_unless_it_is_a_copy_of_one_with(
         make_rank(spec, rank) if rank in read else make_rank(spec, rank, memory=None) for rank in range(spec.num_gpus)
     )
     log = ImportedLog(source_format="bridge", files=())
-    coverage = coverage_of(make_record(spec, ranks=ranks).model_copy(update={"imported": log}))
-    assert coverage.peak(allocated).missing_ranks == missing
+    record = make_record(spec, ranks=ranks).model_copy(update={"imported": log})
+    assert covered_peak(record, allocated).missing_ranks == missing
