@@ -51,15 +51,14 @@ def promote(asked: PromoteOptions) -> None:
     repeats, or steps of a single run, that vary by more than half the golden's threshold. If a case of a night is
     refused, writes nothing without --keep_going.
     """
-    from harness.golden.promotions import Signature, prepare, promotions_page
+    from harness.golden.promotions import prepare, promotions_page
     from harness.golden.show import PromotedDocument
     from harness.records.goldens import writable_golden_dir, write_golden
     from harness.show.answer import answer
 
-    now, folder = datetime.now(UTC), writable_golden_dir(asked.golden_dir)
-    candidates, left_out = _candidates(asked, now)
-    signature = Signature(asked.reason, author_or_default(asked.author), now)
-    found = prepare(candidates, folder, signature, left_out, is_written=not asked.dryrun)
+    folder = writable_golden_dir(asked.golden_dir)
+    candidates, left_out = _candidates(asked)
+    found = prepare(candidates, folder, left_out, is_written=not asked.dryrun)
     found.require(keep_going=asked.keep_going)
     for new in () if asked.dryrun else found.promoted:
         write_golden(folder, new.spec, new.golden, new.path)
@@ -68,13 +67,19 @@ def promote(asked: PromoteOptions) -> None:
     answer(lambda: document, lambda: promotions_page(found), as_json=asked.as_json)
 
 
-def _candidates(asked: PromoteOptions, now: datetime) -> "tuple[list[Candidate], list[LeftOut]]":
+def _candidates(asked: PromoteOptions) -> "tuple[list[Candidate], list[LeftOut]]":
     from harness.errors import BadRequestError, Problems
     from harness.golden.promotions import Candidate, night_candidates, require_ended_nights
     from harness.judge.promotion import PromotionOptions
     from harness.records.night import read_night
 
-    options = PromotionOptions(replace_other=asked.replace_other, accept_spread=asked.accept_spread)
+    options = PromotionOptions(
+        reason=asked.reason,
+        author=author_or_default(asked.author),
+        now=datetime.now(UTC),
+        replace_other=asked.replace_other,
+        accept_spread=asked.accept_spread,
+    )
     if not (asked.case or asked.every):
         problems = Problems()
         runs = [problems.tried(partial(_run, reference, asked.results_dir)) for reference in asked.what]
@@ -85,7 +90,7 @@ def _candidates(asked: PromoteOptions, now: datetime) -> "tuple[list[Candidate],
         message = "--case and --every exclude each other, and need exactly one night"
         raise BadRequestError(message, remedy="name one night and one of them")
     night = read_night(asked.what[0], asked.results_dir)
-    return night_candidates(night, asked.case or (), options, now.date())
+    return night_candidates(night, asked.case or (), options)
 
 
 def _run(reference: str, results: Path | None) -> "RunRecord":

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import date, datetime
+from datetime import date
 from pathlib import Path
 
 from pydantic import Field, InstanceOf, computed_field
@@ -34,15 +34,6 @@ class Candidate:
     records: tuple[RunRecord, ...]
     options: PromotionOptions
     problems: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Signature:
-    """Who promotes, why, and when."""
-
-    reason: str
-    author: str
-    now: datetime
 
 
 class Prepared(GoldenDocument):
@@ -99,19 +90,14 @@ class PromotionsDocument(Document):
 
 
 def prepare(
-    candidates: Sequence[Candidate],
-    folder: Path,
-    signature: Signature,
-    left_out: Sequence[LeftOut] = (),
-    *,
-    is_written: bool = True,
+    candidates: Sequence[Candidate], folder: Path, left_out: Sequence[LeftOut] = (), *, is_written: bool = True
 ) -> PromotionsDocument:
     """Make a golden or a refusal of every candidate; writes nothing. Refuses candidates that share a golden."""
     prepared, refused = list[Prepared](), dict[str, Sequence[BadRequestError]]()
     together = [candidate.records[0].spec for candidate in candidates if candidate.records]
     for candidate in candidates:
         try:
-            prepared.append(_prepared(candidate, folder, signature, together))
+            prepared.append(_prepared(candidate, folder, together))
         except BadRequestError as error:
             refused[candidate.name] = error.problems
     by_path = grouped((golden.path, golden) for golden in prepared)
@@ -127,7 +113,7 @@ def prepare(
     )
 
 
-def _prepared(candidate: Candidate, folder: Path, signature: Signature, together: Sequence[ExperimentSpec]) -> Prepared:
+def _prepared(candidate: Candidate, folder: Path, together: Sequence[ExperimentSpec]) -> Prepared:
     problems = [BadRequestError(problem) for problem in candidate.problems]
     if not candidate.records:
         raise ManyProblemsError(problems or [BadRequestError("no run to promote")])
@@ -137,14 +123,7 @@ def _prepared(candidate: Candidate, folder: Path, signature: Signature, together
     path = batch_path(folder, spec) if is_shared else promotion_path(folder, spec)
     before = earlier_golden(path)
     try:
-        golden = promote(
-            candidate.records,
-            reason=signature.reason,
-            author=signature.author,
-            now=signature.now,
-            before=before,
-            options=candidate.options,
-        )
+        golden = promote(candidate.records, candidate.options, before)
     except BadRequestError as error:
         raise ManyProblemsError([*problems, *error.problems]) from error
     raise_all(problems)
@@ -182,7 +161,7 @@ def _promotion(new: Prepared) -> Iterator[Block]:
 
 
 def night_candidates(
-    night: NightData, names: Sequence[str], options: PromotionOptions, today: date
+    night: NightData, names: Sequence[str], options: PromotionOptions
 ) -> tuple[list[Candidate], list[LeftOut]]:
     """Return the named cases, or all but those whose failure the suite expects; and these, with the reason.
 
@@ -196,7 +175,9 @@ def night_candidates(
         raise BadRequestError(
             f"--case {', '.join(unknown)}: not in {night.plan.night_id}", remedy=f"name one of {', '.join(known)}"
         )
-    expected = {name: reason for name, case in known.items() if not names and (reason := _expected(case, today))}
+    expected = {
+        name: reason for name, case in known.items() if not names and (reason := _expected(case, options.now.date()))
+    }
     chosen = [known[name] for name in names or known if name not in expected]
     return [_candidate(night, case, options) for case in chosen], [
         LeftOut(case=name, reason=reason) for name, reason in expected.items()

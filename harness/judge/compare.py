@@ -51,9 +51,6 @@ def _said(problem: ErrorDetails, given: Iterable[str]) -> str:
     return f"{names}: {problem['msg'].removeprefix('Value error, ')}"
 
 
-_FOR_ONE_COMPARISON = PromotionOptions(accept_spread=True)
-
-
 def find_reference(
     reference: str | None, record: RunRecord, options: GateOptions, results: Path | None
 ) -> GoldenSearch:
@@ -72,13 +69,7 @@ def find_reference(
         refuse_other_kinds(path.absolute(), ("run",), results)
         return find_golden(record.spec, path, record.sources)
     others = repeats or [read_run(reference, results)]
-    golden = promote(
-        others,
-        reason=REFERENCE_RUN[0],
-        author=REFERENCE_RUN[1],
-        now=datetime.now(UTC),
-        options=_FOR_ONE_COMPARISON,
-    )
+    golden = promote(others, PromotionOptions(*REFERENCE_RUN, datetime.now(UTC), accept_spread=True))
     return GoldenSearch(golden, path if path.exists() else Path(others[0].run_id))
 
 

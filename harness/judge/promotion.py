@@ -39,29 +39,23 @@ _SPEED = "tflops_per_gpu"
 
 @dataclass(frozen=True)
 class PromotionOptions:
-    """Options of a promotion besides the reason.
+    """Why, by whom and when, and how strictly.
 
     ``replace_other``: also replace a golden of other settings. ``accept_spread``: accept repeats or steps that differ
     too much. ``thresholds``: by metric, if not the GPU's.
     """
 
+    reason: str
+    author: str
+    now: datetime
     replace_other: bool = False
     accept_spread: bool = False
     thresholds: Mapping[str, float] = field(default_factory=dict)
     night_id: str | None = None
 
 
-_PLAIN = PromotionOptions()
-
-
 def promote(
-    records: Sequence[RunRecord],
-    *,
-    reason: str,
-    author: str,
-    now: datetime,
-    before: GoldenRecord | None = None,
-    options: PromotionOptions = _PLAIN,
+    records: Sequence[RunRecord], options: PromotionOptions, before: GoldenRecord | None = None
 ) -> GoldenRecord:
     """Make golden values from a run or its repeats: medians of run medians, highest peaks, spread over the runs.
 
@@ -71,22 +65,21 @@ def promote(
     """
     each = [derive(record) for record in records]
     mixed = _mixed(records, each)
-    stored = _stored(each) if records else {}
-    wide = _wide(records[0].spec, each, options) if records and not mixed and _SPEED in stored else ()
+    spec, stored = records[0].spec, _stored(each)
+    wide = _wide(spec, each, options) if not mixed and _SPEED in stored else ()
     raise_all(
         [
-            *_request_problems(records, reason, author),
+            *_request_problems(records, options),
             *mixed,
             *(
                 BadRequestError(f"run {record.run_id}: {problem}")
                 for record, metrics in zip(records, each, strict=True)
                 for problem in _run_problems(record, metrics)
             ),
-            *(_other_settings(records[0], before) if records and not options.replace_other else []),
+            *([] if options.replace_other else _other_settings(records[0], before)),
             *(BadRequestError(text, remedy=_OF_SPREAD) for text in wide if not options.accept_spread),
         ]
     )
-    spec = records[0].spec
     golden = GoldenRecord(
         kind="measured",
         recipe=spec.recipe,
@@ -102,9 +95,9 @@ def promote(
         formula_version=FORMULA_VERSION,
         run_ids=tuple(record.run_id for record in records),
         num_runs=len(records),
-        promoted_at=now.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        promoted_by=redact(author.strip()),
-        reason=redact(reason.strip()),
+        promoted_at=options.now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        promoted_by=redact(options.author.strip()),
+        reason=redact(options.reason.strip()),
         max_steps=spec.measure.max_steps,
         window=spec.measure.window,
         overridden=wide,
@@ -200,12 +193,10 @@ def _is_stored(metric: Metric) -> bool:
     return metric.gate is not None or metric.name in SUMMARY_METRICS
 
 
-def _request_problems(records: Sequence[RunRecord], reason: str, author: str) -> Iterator[BadRequestError]:
-    if not records:
-        yield BadRequestError("no run to promote")
-    if not reason.strip():
+def _request_problems(records: Sequence[RunRecord], options: PromotionOptions) -> Iterator[BadRequestError]:
+    if not options.reason.strip():
         yield BadRequestError("--reason is empty", remedy="give the reason why this run becomes the reference")
-    if not author.strip():
+    if not options.author.strip():
         yield BadRequestError("--author is empty", remedy="pass --author, or set git config user.name")
     num_each = Counter(record.run_id for record in records)
     yield from (

@@ -9,7 +9,7 @@ from harness.experiment.experiment import PeftSpec
 from harness.explain.causes import EFFECTS, NOTHING, advice, effect_of, explain, moved
 from harness.explain.facts import golden_side, run_side
 from harness.explain.values import Cause, Change
-from harness.judge.promotion import promote
+from harness.judge.promotion import PromotionOptions, promote
 from harness.records.golden import Difference, GoldenMetric, GoldenRecord, Group, MeasuredOn
 from harness.records.rank import ClockSamples, Device
 from harness.records.run import DeviceSample, NodeSample
@@ -66,7 +66,7 @@ def test_equal_runs_differ_in_nothing_whatever_their_recipes_are_called(make_rec
 
 def test_a_throttled_gpu_may_explain_a_longer_step(sampled):
     slow = sampled(seconds=3.0, clock=1500.0, throttled=0x40)
-    golden = promote([sampled()], reason="first", author="someone", now=datetime(2026, 3, 4, tzinfo=UTC))
+    golden = promote([sampled()], PromotionOptions("first", "someone", datetime(2026, 3, 4, tzinfo=UTC)))
     for theirs in (run_side(sampled(), name="other"), golden_side("golden", golden)):
         found = explain(run_side(slow), theirs)
         assert cause(found, "throttling or other clocks").explains == ("step_time_s",)

@@ -1,12 +1,13 @@
 """Goldens of a whole night: all are written or none, with every reason."""
 
 import re
-from datetime import UTC, date, datetime
+from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
 from harness.errors import BadRequestError
-from harness.golden.promotions import Signature, night_candidates, prepare, promotions_page
+from harness.golden.promotions import night_candidates, prepare, promotions_page
 from harness.judge.promotion import PromotionOptions
 from harness.launch.processes import claim
 from harness.records.night import ExpectedFailureRecord, NightCase, NightData, NightRun, PlannedCase, RefusedCase
@@ -14,7 +15,7 @@ from harness.show.page import LONGEST_ANSWER, plain
 from tests.commands import piped, refused
 from tests.nightly.night_recordings import plan_of
 
-SIGNED = Signature("driver 570", "someone", datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC))
+SIGNED = PromotionOptions("driver 570", "someone", datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC))
 STEADY = (2.49, 2.5, 2.51)
 
 
@@ -43,11 +44,9 @@ def night_of(tmp_path, *cases):
     return NightData(tmp_path, plan_of(*(case.planned for case in cases)), cases, ())
 
 
-def promotions(tmp_path, *cases, names=(), options=None):
-    candidates, left_out = night_candidates(
-        night_of(tmp_path, *cases), names, options or PromotionOptions(), date(2026, 3, 4)
-    )
-    return prepare(candidates, tmp_path / "golden", SIGNED), left_out
+def promotions(tmp_path, *cases, names=()):
+    candidates, left_out = night_candidates(night_of(tmp_path, *cases), names, SIGNED)
+    return prepare(candidates, tmp_path / "golden"), left_out
 
 
 def problems(found):
@@ -109,9 +108,8 @@ def test_a_night_that_is_still_running_is_not_promoted(tmp_path, case):
 
 def test_a_reason_that_cases_share_is_given_once(tmp_path, case):
     night = case("dense"), case("moe", recompute="mlp"), case("full", recompute="none", seconds=(2.5, 2.5))
-    unsigned = Signature(" ", SIGNED.author, SIGNED.now)
-    candidates, _ = night_candidates(night_of(tmp_path, *night), (), PromotionOptions(), date(2026, 3, 4))
-    prepared = prepare(candidates, tmp_path / "golden", unsigned)
+    candidates, _ = night_candidates(night_of(tmp_path, *night), (), replace(SIGNED, reason=" "))
+    prepared = prepare(candidates, tmp_path / "golden")
     refused(
         lambda: prepared.require(keep_going=False), "dense, moe, full: --reason ", "full: has 2 of 3 repeats", num=2
     )

@@ -11,7 +11,7 @@ from harness.history.record import history_record
 from harness.judge.compare import WindowOptions, compare_runs, compare_stored, find_reference
 from harness.judge.derive import derive
 from harness.judge.gate import Verdict, comparison_outcome, run_outcome
-from harness.judge.promotion import promote
+from harness.judge.promotion import PromotionOptions, promote
 from harness.records.gating import GateOptions
 from harness.records.goldens import GoldenSearch, find_golden, golden_text, write_golden
 from harness.records.rank import ClockSamples, Device
@@ -203,7 +203,7 @@ def _at_clock(make_spec, make_rank, make_record):
 
 
 def promoted(record):
-    return promote([record], reason="first", author="someone", now=datetime(2026, 1, 2, tzinfo=UTC))
+    return promote([record], PromotionOptions("first", "someone", datetime(2026, 1, 2, tzinfo=UTC)))
 
 
 def judged(record, golden, **options):

@@ -12,7 +12,7 @@ from harness.judge.compare import compare_runs
 from harness.judge.derive import derive
 from harness.judge.gate import Verdict
 from harness.judge.plausible import SHORTEST_STEP_S, doubts_of, impossible, impossible_golden, impossible_series
-from harness.judge.promotion import promote
+from harness.judge.promotion import PromotionOptions, promote
 from harness.records.gating import GateOptions
 from harness.records.golden import GoldenRecord, MeasuredOn, golden_text
 from harness.records.goldens import GoldenSearch, read_golden
@@ -59,7 +59,7 @@ def test_an_impossible_figure_is_named_and_is_neither_an_improvement_nor_a_golde
     search = GoldenSearch(golden, Path("golden.json"))
     assert compare_runs([record], search, GateOptions())[1].outcome is Verdict.INCONCLUSIVE
     assert compare_runs([record], GoldenSearch(None, None, "none"), GateOptions())[1].outcome is Verdict.INCONCLUSIVE
-    refused(lambda: promote([record], reason="r", author="a", now=NOW), sentence, num=None)
+    refused(lambda: promote([record], PromotionOptions("r", "a", NOW)), sentence, num=None)
     assert sentence in history_record(record, derive(record)).suspect
 
 
@@ -83,7 +83,7 @@ def test_a_step_of_exactly_1_us_is_possible(make_record, make_spec):
 
 def test_a_figure_that_no_golden_holds_is_a_refusal_and_no_traceback(make_record, make_spec):
     record = make_record(make_spec(gpu="cpu"), seconds=1e-14)
-    refused(lambda: promote([record], reason="r", author="a", now=NOW), "step_time_s: ", num=None)
+    refused(lambda: promote([record], PromotionOptions("r", "a", NOW)), "step_time_s: ", num=None)
 
 
 def test_an_mfu_is_compared_with_the_peak_of_its_own_precision(make_record, make_spec):

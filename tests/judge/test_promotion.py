@@ -13,8 +13,9 @@ from harness.records.run import REPLAYED
 NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 
 
-def promoted(records, **changes):
-    return promote(records, **{"reason": "first values", "author": "someone", "now": NOW} | changes)
+def promoted(records, before=None, **changes):
+    options = {"reason": "first values", "author": "someone", "now": NOW} | changes
+    return promote(records, PromotionOptions(**options), before)
 
 
 def repeat(make_record, number, seconds, **changes):
@@ -100,19 +101,15 @@ def test_nobody_and_no_reason_promote_nothing(make_record, changes, text):
     assert text in refused([make_record()], **changes)
 
 
-def test_no_run_promotes_nothing():
-    assert refused([])
-
-
 def test_a_golden_of_other_settings_is_replaced_only_on_request(make_record):
     run = make_record()
     golden = promoted([run])
     optimizer = {**golden.spec["optimizer"], "lr": 0.5}
     changes = {"fingerprint": "0" * 16, "spec": {**golden.spec, "optimizer": optimizer}}
-    arguments = {"reason": "new", "author": "me", "now": NOW, "before": golden.model_copy(update=changes)}
+    before = golden.model_copy(update=changes)
     with pytest.raises(BadRequestError, match=r": optimizer.lr: golden 0.5, here 0.0001\n"):
-        promote([run], **arguments)
-    assert promote([run], **arguments, options=PromotionOptions(replace_other=True)).fingerprint == run.fingerprint
+        promoted([run], before)
+    assert promoted([run], before, replace_other=True).fingerprint == run.fingerprint
 
 
 def test_a_replayed_run_measured_nothing_that_could_be_promoted(make_record):
@@ -123,17 +120,16 @@ def test_a_replayed_run_measured_nothing_that_could_be_promoted(make_record):
 def test_repeats_that_differ_by_more_than_half_the_threshold_are_refused_with_numbers(make_record):
     records = [repeat(make_record, i, s) for i, s in enumerate((2.4, 2.6, 2.5))]
     assert re.search("tflops_per_gpu: 3 runs .* 4.0 % .* 2.5 %", refused(records))
-    wide = PromotionOptions(thresholds={"tflops_per_gpu": 0.1})
-    assert promoted(records, options=wide).overridden == ()
+    assert promoted(records, thresholds={"tflops_per_gpu": 0.1}).overridden == ()
 
 
 def test_an_accepted_spread_is_put_on_record(make_record):
     records = [repeat(make_record, i, s) for i, s in enumerate((2.4, 2.6, 2.5))]
-    (reason,) = promoted(records, options=PromotionOptions(accept_spread=True)).overridden
+    (reason,) = promoted(records, accept_spread=True).overridden
     assert re.match("tflops_per_gpu: 3 runs .* 4.0 %", reason)
     wild = [repeat(make_record, i, s) for i, s in enumerate((1.0, 9.0))]
     for accepts, most in ((False, "2.5 %"), (True, "50 %")):  # one limit at a time
-        limits = re.findall(r"(2.5 %|50 %)", refused(wild, options=PromotionOptions(accept_spread=accepts)))
+        limits = re.findall(r"(2.5 %|50 %)", refused(wild, accept_spread=accepts))
         assert set(limits) == {most}
 
 
@@ -160,13 +156,12 @@ def test_a_single_run_of_unsteady_steps_is_refused_as_repeats_are(make_record):
 
 def test_the_spread_of_a_single_runs_steps_can_be_accepted(make_record):
     record = unsteady(make_record, 0.03)
-    (reason,) = promoted([record], options=PromotionOptions(accept_spread=True)).overridden
+    (reason,) = promoted([record], accept_spread=True).overridden
     assert re.match("tflops_per_gpu: 15 steps .* 3.1 %", reason)
 
 
 def test_a_cases_own_threshold_decides_for_a_single_run_too(make_record):
-    options = PromotionOptions(thresholds={"tflops_per_gpu": 0.10})
-    assert promoted([unsteady(make_record, 0.04)], options=options).overridden == ()
+    assert promoted([unsteady(make_record, 0.04)], thresholds={"tflops_per_gpu": 0.10}).overridden == ()
 
 
 def test_a_run_with_too_few_steps_gives_a_golden_of_memory_only(make_spec, make_record):

@@ -9,7 +9,7 @@ from harness.errors import BadRequestError
 from harness.golden.export import of_run
 from harness.history.record import history_record
 from harness.judge.derive import derive
-from harness.judge.promotion import promote
+from harness.judge.promotion import PromotionOptions, promote
 from harness.launch.environment import this_host
 from harness.measure.calibration_runs import calibrate
 from harness.records.metrics import SUMMARY_METRICS
@@ -38,7 +38,7 @@ def test_it_has_memory_but_neither_times_nor_losses(scripted):
 
 def test_it_becomes_neither_golden_nor_history_nor_calibration(scripted, tmp_path):
     with pytest.raises(BadRequestError, match=DEVICE_NAME):
-        promote([scripted], reason="try", author="someone", now=datetime.now(UTC))
+        promote([scripted], PromotionOptions("try", "someone", datetime.now(UTC)))
     with pytest.raises(BadRequestError, match=DEVICE_NAME):
         of_run(scripted)
     with pytest.raises(BadRequestError, match=DEVICE_NAME):
