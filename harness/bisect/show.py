@@ -9,10 +9,10 @@ from harness.show.page import GAP, Block, Code, Column, Line, Only, Page, Sectio
 from harness.units import command_text, counted, format_bytes, format_percent, format_seconds
 
 _TITLES: dict[Metric, str] = {
-    "time": "Step time",
-    "memory": "Predicted peak",
-    "work": "Counted FLOPs",
-    "recompute": "Effective recompute",
+    "time": "step time",
+    "memory": "predicted peak",
+    "work": "counted FLOPs",
+    "recompute": "effective recompute",
 }
 
 
@@ -33,7 +33,7 @@ def answer_text(answer: BisectAnswer) -> str:
     """Return ``FIRST BAD 1a2b3c4d5e (subject): step time 2.51 s -> 2.59 s (+3.0 %)``, or why there is none."""
     if answer.metric is None or answer.reason == "interrupted":
         return f"INTERRUPTED (exit {int(answer.exit_code)}): no answer yet"
-    title = f"{_TITLES[answer.metric][0].lower()}{_TITLES[answer.metric][1:]}"
+    title = _TITLES[answer.metric]
     if answer.first_bad is None:
         return f"NOT DECIDED, {title}: {answer.reason}"
     levels = " -> ".join(figure_text(answer.metric, [level]) for level in answer.levels)
@@ -74,7 +74,6 @@ def _blocks(answer: BisectAnswer) -> Iterable[Block]:
         ]
         yield tabled(list[Side](answer.sides), columns)
     if answer.probability is not None and answer.probability < 1:
-        yield GAP
         yield f"Probability: at least {answer.probability:.2f}. Line 1 has the means of all runs per side."
     if len(answer.between) > 1:
         yield Section("One of these", (listing(f"{each.name} {each.subject}" for each in answer.between),))

@@ -62,10 +62,7 @@ def of_golden(name: str, golden: GoldenRecord) -> ExportDocument:
             remedy="export the run that it was promoted from: mbr-perf golden export RUN",
         )
     count = golden.max_steps or MeasureSpec().max_steps
-    notes = [
-        f"each of {counted(count, 'step')} carries the median, because a golden stores no steps",
-        "no losses, because a golden stores none",
-    ]
+    notes = [f"each of {counted(count, 'step')} carries the median: a golden stores no steps and no losses"]
     if TIME_MS not in step:
         notes.append(f"no {TIME_MS!r}, so Megatron-Bridge's evaluator cannot read this golden")
     document: Document = {str(number): dict(step) for number in range(count)}
@@ -75,14 +72,12 @@ def of_golden(name: str, golden: GoldenRecord) -> ExportDocument:
 def of_run(run: RunRecord) -> ExportDocument:
     """Export the steps of a run and the loss of its last stage. BadRequestError for an imported log."""
     if run.imported is not None:
-        raise BadRequestError(f"{run.run_id}: imported from a log, which has these values", remedy=_remedy(run))
-    if run.status != "ok":
-        raise BadRequestError(f"{run.run_id}: ended as {run.status}, so it cannot become a golden", remedy=_remedy(run))
+        remedy = "compare the log itself: mbr-perf compare NEW.log OLD.log"
+        raise BadRequestError(f"{run.run_id}: imported from a log, which has these values", remedy=remedy)
     metrics = derive(run)
-    if doubts := (*doubts_of(run, metrics), *filter(None, [run.no_time])):
-        raise BadRequestError(
-            f"{run.run_id}: suspect: {'; '.join(doubts)}, so it cannot become a golden", remedy=_remedy(run)
-        )
+    doubts = [*([] if run.status == "ok" else [f"ended as {run.status}"]), *doubts_of(run, metrics)]
+    if doubts := [*doubts, *([run.no_time] if run.no_time else [])]:
+        raise BadRequestError(f"{run.run_id}: cannot become a golden: {'; '.join(doubts)}", remedy=_REMEDY)
     losses, notes = _losses(run), list[str]()
     document: Document = {
         str(number): step if number not in losses else {LOSS: losses[number], **step}
@@ -97,7 +92,7 @@ def of_run(run: RunRecord) -> ExportDocument:
 def _steps(run: RunRecord) -> dict[int, Document]:
     window = window_of(run.ranks, run.spec.num_gpus, 0, run.spec.measure.max_steps)
     if window.missing or not window.seconds:
-        raise BadRequestError(f"{run.run_id}: {window.problem or 'no step'}", remedy=_remedy(run))
+        raise BadRequestError(f"{run.run_id}: {window.problem or 'no step'}", remedy=_REMEDY)
     flops = model_flops_per_step(run.spec)
     return {
         number: {TIME_MS: seconds * 1000, THROUGHPUT: achieved_tflops(flops, seconds, run.spec.num_gpus)}
@@ -105,10 +100,7 @@ def _steps(run: RunRecord) -> dict[int, Document]:
     }
 
 
-def _remedy(run: RunRecord) -> str:
-    if run.imported is None:
-        return "name a run that ended well: mbr-perf results list"
-    return "compare the log itself: mbr-perf compare NEW.log OLD.log"
+_REMEDY = "name a run that ended well: mbr-perf results list"
 
 
 def write_export(path: Path, exported: ExportDocument) -> None:

@@ -73,7 +73,7 @@ def test_a_run_or_golden_with_an_impossible_figure_is_not_exported(mbr_perf, gol
     of_run = mbr_perf("golden", "export", RUN_ID, "--results_dir", tmp_path / "results")
     of_golden = mbr_perf("golden", "export", golden(VALUES | {"step_time_s": 1e-7}))
     assert [(answer.code, answer.out) for answer in (of_run, of_golden)] == [(2, "")] * 2
-    assert "suspect: GPU 3 of node0 was throttled" in of_run.err
+    assert "golden: GPU 3 of node0 was throttled" in of_run.err
 
 
 def test_a_golden_without_a_time_is_refused(mbr_perf, golden):
