@@ -15,14 +15,7 @@ from harness.judge.gate import default_thresholds
 from harness.judge.likeness import SOFTWARE, measured_on
 from harness.judge.plausible import doubts_of
 from harness.judge.statistics import relative_spread
-from harness.records.golden import (
-    LEAST_VALUE,
-    MOST_SPREAD,
-    MOST_VALUE,
-    GoldenMetric,
-    GoldenRecord,
-    setting_differences,
-)
+from harness.records.golden import LEAST_VALUE, MOST_SPREAD, MOST_VALUE, GoldenMetric, GoldenRecord, setting_differences
 from harness.records.metrics import BY_NAME, METRICS, SUMMARY_METRICS, Metric, Metrics
 from harness.records.redact import redact
 from harness.records.run import RunRecord

@@ -16,14 +16,7 @@ from harness.judge.likeness import SOFTWARE, Likeness
 from harness.nightly.outcome import bad_end, effective_runs, expectation, figures_outcome, how_it_ended
 from harness.nightly.pairs import decided, judge_memory, judge_pairs, limit_of
 from harness.nightly.rule import Night, Reference, accident_in, judge_time
-from harness.nightly.values import (
-    SPEED,
-    Accident,
-    CaseFinding,
-    CaseMaterial,
-    CaseRun,
-    CaseVerdict,
-)
+from harness.nightly.values import SPEED, Accident, CaseFinding, CaseMaterial, CaseRun, CaseVerdict
 from harness.records.gating import GateOptions
 from harness.records.golden import Difference, GoldenRecord, MeasuredOn, differences
 from harness.records.metrics import BY_NAME, Metrics

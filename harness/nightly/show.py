@@ -13,16 +13,7 @@ from harness.measure.result import comparison_table
 from harness.nightly.outlook import CaseOutlook, night_plan_document, outlook_page
 from harness.nightly.remarks import case_title, explanation, further_command, next_steps, to_copy
 from harness.nightly.values import SPEED, CaseVerdict, NightVerdict
-from harness.nightly.words import (
-    about,
-    answer,
-    finding_of,
-    headline,
-    is_red,
-    one_line,
-    outcome_text,
-    threshold_text,
-)
+from harness.nightly.words import about, answer, finding_of, headline, is_red, one_line, outcome_text, threshold_text
 from harness.records.metrics import BY_NAME
 from harness.records.night import NightPlan
 from harness.show import json
