@@ -1,7 +1,6 @@
 """Tells why a command has no answer: the error, and what to type next."""
 
 import errno
-import json
 import os
 import re
 import shlex
@@ -27,14 +26,12 @@ def tell(error: HarnessError, arguments: Sequence[str]) -> None:
     error = ManyProblemsError(found) if len(found) > 1 else [error, *found][-1]
     told: Sequence[HarnessError] = found or (error,)
     if "--json" in arguments:
-        document = {
-            "schema_version": 1,
-            **_texts(error),
-            "errors": [*map(_texts, told)],
-            "legal_with": [*choices[0]] if len(choices) == 1 else [],
-            "exit_code": int(error.exit_code),
-        }
-        print(json.dumps(document, indent=2))
+        from harness.show import json
+
+        legal, rows = choices[0] if len(choices) == 1 else (), [*map(_texts, told)]
+        json.answer(
+            json.ErrorDocument.of(**_texts(error), errors=rows, legal_with=legal, exit_code=int(error.exit_code))
+        )
     for problem in told:
         short = _LONG_WORD.sub(lambda word: f"{word[1]}... ({len(word[0])} characters)", str(problem))
         print(f"error: {visible(redact_shapes(short))}", file=sys.stderr)

@@ -204,19 +204,17 @@ def user_buffers(words: Words, name: str, switch: str) -> Value:
     value = words.value(name)
     if not words.value(switch) or not isinstance(value, dict):
         return None
-    return {gemm: _buffer(words, f"{name}.{gemm}", each) for gemm, each in value.items() if each is not None}
+    return {gemm: _buffer(each) for gemm, each in value.items() if each is not None}
 
 
-def _buffer(words: Words, name: str, value: PlainValue) -> PlainValue:
+def _buffer(value: PlainValue) -> PlainValue:
     if not isinstance(value, dict):
-        raise BadRequestError(f"{words.place(name)}: must be a mapping", remedy="write the file with to_yaml")
-    if value.get("atomic_gemm"):
-        raise BadRequestError(f"{words.place(name)}.atomic_gemm: not supported", remedy="set it to false")
-    has_fp8 = value.get("method") == "pipeline"  # of other methods transformer-engine does not read it
-    kept = {key: each for key, each in value.items() if key != "atomic_gemm" and (has_fp8 or key != "fp8_buf")}
-    if isinstance(buffers := kept.get("fp8_buf"), tuple):
-        kept["fp8_buf"] = any(buffers)
-    return kept
+        return value
+    kept = {key: each for key, each in value.items() if each or key != "atomic_gemm"}
+    buffers = kept.pop("fp8_buf", None)
+    if buffers is None or value.get("method") != "pipeline":  # of other methods transformer-engine does not read it
+        return kept
+    return kept | {"fp8_buf": any(buffers) if isinstance(buffers, tuple) else buffers}
 
 
 def environment(words: Words, name: str) -> dict[str, Setting]:

@@ -117,9 +117,6 @@ def test_values_that_are_spelled_otherwise(body, path, value):
         ("model:\n  pipeline_model_parallel_layout: {_call_: true, _target_: megatron.core.Layout}\n",
          ("f.yaml:3: model.pipeline_model_parallel_layout: ",)),
         ("model:\n  pipeline_model_parallel_layout: [[embedding], [decodr]]\n", ("'decodr'",)),
-        ("model: {tp_comm_overlap: true}\n"
-         "comm_overlap: {tp_comm_overlap_cfg: {proj_fprop: {method: pipeline, atomic_gemm: true}}}\n",
-         ("f.yaml:3: comm_overlap.tp_comm_overlap_cfg.proj_fprop.atomic_gemm: ",)),
         ("model: {recompute_granularity: full, recompute_method: diagonal, recompute_num_layers: 1}\n",
          ("f.yaml:2: model.recompute_method: ", "'uniform'", "'block'", "'diagonal'")),
     ],

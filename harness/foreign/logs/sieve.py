@@ -108,18 +108,8 @@ def numbered_pieces(stream: BufferedReader, sieve: Sieve | None = None) -> Itera
 
 def _pieces(number: int, line: bytes) -> Iterator[tuple[int, bytes]]:
     for segment in line.split(b"\r"):
-        rest = segment
-        while len(rest) > MAX_PIECE_BYTES:
-            cut = _cut(rest)
-            yield number, rest[:cut]
-            rest = rest[cut:]
-        if rest:
-            yield number, rest
-
-
-def _cut(line: bytes) -> int:
-    cuts = (line.rfind(blank, MAX_PIECE_BYTES // 2, MAX_PIECE_BYTES) for blank in (b" ", b"\0"))
-    return max(*cuts, 0) or MAX_PIECE_BYTES
+        for at in range(0, len(segment), MAX_PIECE_BYTES):
+            yield number, segment[at : at + MAX_PIECE_BYTES]
 
 
 def _blocks(stream: BufferedReader) -> Iterator[tuple[int, bytes]]:
@@ -133,9 +123,8 @@ def _blocks(stream: BufferedReader) -> Iterator[tuple[int, bytes]]:
             number += rest.count(b"\n", 0, end + 1)
             rest = rest[end + 1 :]
         while len(rest) >= MAX_PIECE_BYTES:
-            cut = _cut(rest)
-            yield number, rest[:cut]
-            rest = rest[cut:]
+            yield number, rest[:MAX_PIECE_BYTES]
+            rest = rest[MAX_PIECE_BYTES:]
     if rest:
         yield number, rest
 
