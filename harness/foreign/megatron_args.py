@@ -7,7 +7,6 @@ import shlex
 import sys
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
@@ -60,8 +59,6 @@ def read(source: ForeignSource, request: Request) -> Layer:
         found.num_gpus = None
     _complete(found, request)
     layer = dict(arguments_layer(found, is_job=True))
-    if found.remark:
-        layer["model.hidden_size"] = replace(layer["model.hidden_size"], note=found.remark)
     _complete_batch(layer, request)
     return layer
 
@@ -201,9 +198,6 @@ def _given(words: list[Word], label: str) -> Arguments:
     found.num_gpus = _num_gpus(words[:start], label)
     found.program = "" if program is None else words[program].text
     found.is_started = start > 0
-    if assumed := dict.fromkeys(each for word in words for each in word.assumed):
-        listed = shortened(", ".join(assumed), 200)
-        found.remark = f"{label}: its own defaults where your shell may set others: {listed}"
     return found
 
 

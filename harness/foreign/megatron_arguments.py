@@ -104,7 +104,7 @@ def _defaults() -> Mapping[str, PlainValue]:
 
 @dataclass
 class Arguments(Words):
-    """Arguments by name. ``remark`` is for the reader of an answer. ``program``: the script that takes them.
+    """Arguments by name. ``program``: the script that takes them.
 
     ``is_whole``: a job printed all its arguments. ``is_test``: they are those of a test configuration. ``is_started``:
     the file starts a program, and so holds its environment; a log or bare arguments do not.
@@ -114,7 +114,6 @@ class Arguments(Words):
     absent: str = "default of Megatron-LM"
     num_gpus: Given | None = None
     environment: dict[str, Given] = field(default_factory=dict)
-    remark: str = ""
     program: str = ""
     is_whole: bool = False
     is_test: bool = False
@@ -162,14 +161,10 @@ def from_words(words: Iterable[Word], label: str) -> Arguments:
 
 def _refuse_word(found: Arguments, word: Word, name: str) -> None:
     place = f"{found.label}:{word.line}: {shortened(name)}"
-    if name in ("$@", "$*", "${@}"):
-        return
     if name.startswith("--"):
         found.problems.add(f"{place}: {UNKNOWN}", suggested(name, options()))
-    elif "$" in name:
-        found.problems.add(f"{place}: may hold arguments, but nothing here sets it", captured_by(found.label))
-    else:
-        remedy = "an option starts with --; quote a value that contains blanks"
+    elif name not in ("$@", "$*", "${@}"):
+        remedy = f"an option starts with --; if only a shell knows it: {captured_by(found.label)}"
         found.problems.add(f"{place}: belongs to no option", remedy)
 
 
