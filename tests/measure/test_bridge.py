@@ -141,7 +141,7 @@ def hybrid(tree):
     del tree["model"]["vocab_size"]
 
 
-@pytest.mark.parametrize(("edit", "why"), [(dora, "DoRA"), (hybrid, "Mamba layers")])
+@pytest.mark.parametrize(("edit", "why"), [(dora, "DoRA"), (hybrid, "MambaModelProvider")])
 def test_a_job_that_our_worker_refuses_may_run_and_is_marked(asked, host, tmp_path, edit, why):
     understood = understand(asked(edit, task="peft", recompute="full:uniform:1"), host, tmp_path)
     assert any(why in text for text in understood.spec.engine.unsaid)

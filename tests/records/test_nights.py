@@ -7,12 +7,10 @@ from pydantic import ValidationError
 
 from harness.errors import BadRequestError
 from harness.records.batches import NIGHT_FOLDERS, append_event
-from harness.records.inventory import stored
 from harness.records.night import NightEvent, NightPlan, PlannedCase, RefusedCase, read_night, run_dir_of
 from harness.records.references import folder_of, run_id_of
 from harness.records.store import record_path, write_record
 from harness.records.sweep import PlannedCell, RefusedCell, SweepPlan
-from harness.results.show import entry_document
 from tests.commands import refused
 from tests.nightly.night_recordings import plan_of
 
@@ -67,14 +65,6 @@ def test_the_id_of_a_run_is_a_file_name_and_finds_that_run_only(night, tmp_path,
     )
     with pytest.raises(BadRequestError):
         record_path(run_id_of(night.name, CASE, 1), tmp_path)
-
-
-@pytest.mark.parametrize("report", ["{", '{"outcome": 3}', '{"outcome": "ok", "cases": []}'])
-def test_a_report_of_a_night_that_cannot_be_read_is_named(night, report):
-    (night / "report").mkdir()
-    (night / "report" / "night.json").write_text(report)
-    of_night = entry_document(stored(start(night, 0))).of_night
-    assert (of_night.outcome, "cannot be read" in of_night.reason) == (None, True)
 
 
 def test_a_command_to_copy_is_quoted(night, tmp_path):
