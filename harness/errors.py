@@ -104,8 +104,12 @@ def closest(name: str, known: Iterable[str], count: int = 1, cutoff: float = 0.6
     import re
 
     close = difflib.get_close_matches(name, known, n=max(count, 10), cutoff=cutoff)
-    words = re.sub(r"\d+", "0", name)
-    return sorted(close, key=lambda match: re.sub(r"\d+", "0", match) != words)[:count]
+
+    def parts(text: str) -> tuple[str, list[int]]:
+        return re.sub(r"\d+", "0", text), [int(each) for each in re.findall(r"\d+", text)]
+
+    words, numbers = parts(name)
+    return sorted(close, key=lambda match: (parts(match)[0] != words, parts(match)[1] != numbers))[:count]
 
 
 @contextmanager
