@@ -136,12 +136,7 @@ class HelpedCommand(typer.core.TyperCommand):
 
 
 class WholeShortOptions(HelpedCommand):
-    """A command that takes `-mq` for an unknown option, not for `-m q`.
-
-    Option parsers read an unknown `-mq 3` as option `-m` with the value `q`, so that a slip of the finger would name
-    another family. Values therefore stand apart: `-m llama`, never `-mllama`.
-    ``many``: options that take several values, and the value that stands where none is given; None: one is needed.
-    """
+    """A command that takes `-mq` for an unknown option, not for `-m q`. ``many``: options with several values."""
 
     many: ClassVar[Mapping[str, str | None]] = {}
 

@@ -1,8 +1,4 @@
-"""Turns values of other programs into values of an ExperimentSpec.
-
-Each function takes the words of a job and the names of its row in settings.yaml. Defaults of Megatron-LM that follow
-from other arguments are those of its `arguments.py`: a feed-forward of 4 h (with SwiGLU 8/3 h rounded to 64).
-"""
+"""Turns values of other programs into those of an ExperimentSpec; defaults are of Megatron-LM's `arguments.py`."""
 
 from math import prod
 

@@ -53,15 +53,7 @@ class GoldenStep:
 
 @dataclass(frozen=True)
 class ForeignGolden:
-    """A parsed golden file. ``steps``: by iteration, counted from 1 as in logs, in order.
-
-    ``memory``: bytes under the names of :class:`RankMemory`, as Bridge stores them: allocated and its peak from the
-    log's first report, the reserved peak from all reports. ``memory_by_iteration``: the same names for each iteration
-    of the last rank, as Megatron-LM stores them. ``layout``: the part of the file that was read. ``of_whole_run``: the
-    peaks cover the whole run, as in files that mbr-perf exports, and not only the log's first report. ``num_gpus`` and
-    ``global_batch_size``, ``gpu``, ``compute_dtype``: of the job, where the golden states them. ``own``: a golden of
-    mbr-perf as it is in the file. ``log``: the log that stands for golden values.
-    """
+    """A parsed golden: ``steps`` by iteration from 1, ``memory`` in bytes, named as RankMemory; ``own``: of mbr-perf."""
 
     path: Path
     format: GoldenFormat

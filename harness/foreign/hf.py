@@ -1,7 +1,4 @@
-"""Reads the model of a Hugging Face `config.json` (`--hf`), with Megatron-Bridge's choices for its architecture.
-
-Sources: the config classes of transformers 5.23.0 (defaults), Megatron-Bridge @067f987 (models/*/*_bridge.py).
-"""
+"""Reads a `config.json` with the choices of Megatron-Bridge @067f987; defaults of transformers 5.23.0."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,8 +1,4 @@
-"""Reads the keys of a Hugging Face `config.json` for settings.yaml, and what follows from several of them.
-
-Facts: the config classes of transformers 5.23.0, Megatron-Bridge @067f987 (models/conversion/model_bridge.py,
-models/*/*_bridge.py). An absent key has the default of its config class; a null has none.
-"""
+"""Reads keys of a config.json: transformers 5.23.0, Megatron-Bridge @067f987. Absent: the class's default."""
 
 import json
 from collections.abc import Mapping

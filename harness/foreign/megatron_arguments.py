@@ -1,8 +1,4 @@
-"""Reads arguments of Megatron-LM's launcher, from words or the block that a job prints, by the names of its namespace.
-
-`megatron_arguments.yaml` lists the arguments of nine versions: options, how many words each takes, defaults, and what
-mbr-perf does with them.
-"""
+"""Reads arguments of Megatron-LM, from words or the block that a job prints, by a table of nine versions."""
 
 import ast
 import re
@@ -104,11 +100,7 @@ def _defaults() -> Mapping[str, PlainValue]:
 
 @dataclass
 class Arguments(Words):
-    """Arguments by name. ``program``: the script that takes them.
-
-    ``is_whole``: a job printed all its arguments. ``is_test``: they are those of a test configuration. ``is_started``:
-    the file starts a program, and so holds its environment; a log or bare arguments do not.
-    """
+    """Arguments by name. ``is_whole``: a job printed all; ``is_started``: the file starts a program."""
 
     defaults: Mapping[str, PlainValue] = field(default_factory=_defaults)
     absent: str = "default of Megatron-LM"

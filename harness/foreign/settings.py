@@ -19,12 +19,7 @@ _PROGRAMS: tuple[Program, ...] = get_args(Program)
 
 @dataclass(frozen=True)
 class Row:
-    """One leaf: its names in the words of a program, and the function of `conversions` that reads them.
-
-    Or ``cases``: values with conditions, of which the first that holds counts. The first ``num_own`` names are the
-    source of its value; the others decide what it means. The row exists only where ``only`` is on, because programs
-    write defaults of parts that the model does not have.
-    """
+    """One leaf: names of its value (the first ``num_own``) and meaning, and who reads them, where ``only`` is on."""
 
     path: str
     names: tuple[str, ...]

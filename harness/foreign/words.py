@@ -24,12 +24,7 @@ class Given:
 
 @dataclass
 class Words:
-    """What a file says, by name: arguments, fields or keys. ``label`` opens messages.
-
-    ``around``: sections of the file, and parts of values. ``defaults``: values of absent names; ``absent``: their
-    source. ``read`` collects the names that a reader asked for, so that no name is ignored by accident. ``settled``:
-    leaves of an ExperimentSpec that `--set` gives, whatever the file says under the names in ``repaired``.
-    """
+    """What a file says, by name; ``read``: names that a reader asked for, ``settled``: leaves that `--set` gives."""
 
     label: str
     given: dict[str, Given] = field(default_factory=dict)
@@ -173,11 +168,7 @@ def judge(
     sections: Iterable[str] = (),
     also: Iterable[str] = (),
 ) -> str:
-    """Refuse every name whose value cannot be said here, and return a note on the others; empty if there are none.
-
-    ``unknown``: why a name without a row is refused, unless it is off or in one of ``sections``; empty: such a name is
-    noted, because nobody can leave it out of a finished log. ``also``: what else the note says.
-    """
+    """Refuse every name that cannot be said here; return a note on others. ``unknown``: why, empty to note them."""
     noted, strange, known = [*also], list[str](), {*rows, *words.read}
     for name, value in words.unrepaired():
         if value not in OFF and name not in known and name.partition(".")[0] not in sections:

@@ -164,12 +164,7 @@ def as_megatron(
     explicit: Collection[str] = (),
     without: Collection[str] = (),
 ) -> tuple[Words, Words]:
-    """Return the arguments of `pretrain_gpt.py` that make its job this one, and remarks on what they cannot say.
-
-    ``paths``: only these leaves, without remarks. ``without``: all but these. An argument whose value is Megatron-LM's
-    default is left out, but for the leaves in ``explicit``, as far as the default has an argument.
-    BadRequestError: LoRA, which Megatron-LM does not have.
-    """
+    """Return the arguments of this job, or of ``paths`` only, and remarks on the rest. BadRequestError: LoRA."""
     if paths is None and spec.task == "peft":
         raise BadRequestError(
             f"{spec.recipe} peft: Megatron-LM's pretrain_gpt.py has no LoRA", remedy="export it with --as bridge"

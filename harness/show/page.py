@@ -112,12 +112,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Column:
-    """``drop``: a terminal on which the table finds no room leaves out the columns with the highest number first.
-
-    0 stays. ``optional``: left out where no cell says anything. ``long``: HTML and terminals may fold its cells.
-    ``whole``: nobody may. ``lost``: the table's ``instead`` does not show it either, so a terminal that drops it names
-    it. ``detail``: terminals show it with -v only.
-    """
+    """``drop``: the highest leave a narrow terminal first (``lost``: by name). ``detail``: -v only. ``long``: folds."""
 
     title: str
     right: bool = False
@@ -221,11 +216,7 @@ def blocks_for(blocks: Iterable[Block], *writers: str) -> Iterator[Block]:
 
 @dataclass(frozen=True)
 class Page:
-    """The answer to a command. ``answer`` is line 1 at a terminal; in HTML and Markdown it stands below the title.
-
-    ``headline`` stands beside the title, ``about`` below it. ``footer`` is small print of HTML. At a terminal, title
-    and notes of a page with an answer are details.
-    """
+    """A command's answer: line 1 is ``answer``; ``headline`` and ``about`` stand at the title; notes are details."""
 
     blocks: tuple[Block, ...]
     title: str = ""
