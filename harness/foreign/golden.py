@@ -53,7 +53,7 @@ class GoldenStep:
 
 @dataclass(frozen=True)
 class ForeignGolden:
-    """A parsed golden: ``steps`` by iteration from 1, ``memory`` in bytes, named as RankMemory; ``own``: of mbr-perf."""
+    """A parsed golden: ``steps`` by iteration from 1, ``memory`` in bytes, as RankMemory; ``own``: of mbr-perf."""
 
     path: Path
     format: GoldenFormat
