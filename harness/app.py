@@ -201,7 +201,7 @@ def _answer(arguments: Sequence[str]) -> None:
         except (HarnessError, OSError) as error:
             from harness.cli.refusals import of_system, tell
 
-            refused = of_system(error) if isinstance(error, OSError) else error
+            refused = of_system(error, arguments) if isinstance(error, OSError) else error
             tell(refused, arguments)
             sys.exit(int(refused.exit_code))
         except KeyboardInterrupt:

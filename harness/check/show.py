@@ -54,11 +54,7 @@ def check_page(
     core = [f"{finding.id}: {finding.mcore_text}" for finding in findings if finding.mcore_text]
     return Page(
         (
-            *(
-                block
-                for each in sorted(problems, key=lambda each: each is not worst)
-                for block in _finding_blocks(each, is_said=each is worst and len(about) <= _ROOM)
-            ),
+            *_problem_blocks(problems, worst, is_said=len(about) <= _ROOM),
             *(Line("This command is legal:"), Code(cure)) * bool(cure),
             *((GAP, explanation(spec, sources)) if sources else ()),
             *assumed_lines(notes),
@@ -73,6 +69,11 @@ def check_page(
 
 
 _ROOM = 150
+
+
+def _problem_blocks(problems: Sequence[Finding], worst: Finding | None, *, is_said: bool) -> Iterator[Block]:
+    for each in sorted(problems, key=lambda each: each is not worst):
+        yield from _finding_blocks(each, is_said=is_said and each is worst)
 
 
 def _finding_blocks(finding: Finding, *, is_said: bool) -> Iterator[Block]:

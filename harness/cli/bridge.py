@@ -61,15 +61,14 @@ def in_our_words(args: Sequence[str], own: Mapping[str, bool]) -> list[str]:
         if word == "--":
             return [*out, word, *rest]
         name, equals, value = word.partition("=")
-        theirs = spellings().get(name)
-        has_value = bool(equals) or _has_value(rest)
-        if theirs and (name not in own or (theirs.values == 1 and not own[name] and has_value)):
+        theirs, has_value = spellings().get(name), _has_value(rest, equals)
+        if theirs and (name not in own or _is_theirs(theirs, own[name], has_value)):
             given = [value] if equals else _values(theirs, rest)
             with problems.collecting():
                 words = _ours(theirs.name, name, given)
                 out += words if words and words[0] in own else ()  # not of jobs, where nothing starts
         elif theirs and theirs.values == "?" and not has_value:
-            pass  # as in Megatron-Bridge, the option without its value asks for nothing
+            continue  # as in Megatron-Bridge, the option without its value asks for nothing
         elif name in own:
             num_values = int(own[name] and not equals)
             out += [word, *rest[:num_values]]
@@ -85,8 +84,14 @@ def in_our_words(args: Sequence[str], own: Mapping[str, bool]) -> list[str]:
 _HYDRA = re.compile(r"[+~]{0,2}[a-z_]+\.[A-Za-z0-9_.]+=.*", re.DOTALL)
 
 
-def _has_value(rest: Sequence[str]) -> bool:
-    return bool(rest) and (not rest[0].startswith("-") or rest[0][1:].isdecimal())
+def _is_theirs(theirs: Spelling, ours_takes_value: bool, has_value: bool) -> bool:
+    """Tell whether an option that both have is meant as theirs: only theirs takes the value that it has."""
+    return theirs.values == 1 and not ours_takes_value and has_value
+
+
+def _has_value(rest: Sequence[str], equals: str = "") -> bool:
+    following = rest[0] if rest else "--"
+    return bool(equals) or not following.startswith("-") or following[1:].isdecimal()
 
 
 def _values(theirs: Spelling, rest: list[str]) -> list[str]:
@@ -109,19 +114,21 @@ def _ours(name: str, typed: str, given: Sequence[str]) -> Words:
     if name == _PARAMS:
         return _slurm_params(text)
     if not isinstance(row, str):
-        cases = {value.lower(): words for value, words in row.items()}
-        value = _TRUTH.get(text.lower(), text.lower()) if "true" in cases else text.lower()
-        if value not in cases:
-            raise BadRequestError(
-                f"{typed}: {text!r} is not possible", remedy=f"use {' or '.join(row)}, or leave it out"
-            )
-        row = cases[value]
+        row = _case(row, typed, text)
     try:
         number = scalar(float(text)) if "{number}" in row else ""
     except ValueError:
         raise BadRequestError(f"{typed}: {text!r} is not a number", remedy="write a number, e.g. 3e-4") from None
     parts = text.split(",") if "{each}" in row else [text]
     return tuple(word.format(part, each=part, number=number) for part in parts for word in row.split())
+
+
+def _case(row: Mapping[str, str], typed: str, text: str) -> str:
+    cases = {value.lower(): words for value, words in row.items()}
+    value = _TRUTH.get(text.lower(), text.lower()) if "true" in cases else text.lower()
+    if value not in cases:
+        raise BadRequestError(f"{typed}: {text!r} is not possible", remedy=f"use {' or '.join(row)}, or leave it out")
+    return cases[value]
 
 
 def _slurm_params(text: str) -> Words:

@@ -47,11 +47,13 @@ _FAULTS = (
 )  # fmt: skip
 
 
-def of_system(error: OSError) -> HarnessError:
+def of_system(error: OSError, arguments: Sequence[str]) -> HarnessError:
     """Return what a fault of files or disks means for the user; raise any other error again: it is a bug."""
     name = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
     if error.errno == errno.ENAMETOOLONG and name:
-        message = f"{name[:40]}...: {len(name)} characters are too long for a name or path"
+        place = next((at for at, argument in enumerate(arguments) if argument and argument in name), 0)
+        option = f"{arguments[place - 1]} " if place and arguments[place - 1].startswith("-") else ""
+        message = f"{option}{name[:40]}...: {len(name)} characters are too long for a name or path"
         return BadRequestError(message, remedy="use a name of at most 255 characters, and a path of at most 4095")
     if error.errno in _FAULTS:
         remedy = "repair the file system, its quota or the permissions, and run the command again"

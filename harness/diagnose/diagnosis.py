@@ -74,16 +74,17 @@ def _class(case: Case, symptoms: tuple[Recognised, ...]) -> tuple[str, Confidenc
 
 
 def _evidence(case: Case, outlook: Outlook | None, rulings: Rulings) -> tuple[str, ...]:
-    found = [f"Why now: {case.why_now}."] if case.why_now else []
+    found = [f"Why now: {case.why_now}."] * bool(case.why_now)
     if rulings.job and case.spec is not None and not case.forced:
         found.append(f"The rules refuse the job's settings: {findings_text(rulings.job)}.")
     if case.has_oom or case.status == "ok":
         found += stage_evidence(case)
     if outlook and outlook.fits_already:
         found.append("A training step is predicted to fit.")
-    others = [rank.reserved_bytes or 0 for rank in case.ranks if case.failed and rank.rank != case.failed.rank]
-    if case.origin == "run" and case.fills_device and any(others):
-        found.append(f"The other ranks held at most {format_bytes(max(others))} until then.")
+    if case.failed and case.origin == "run" and case.fills_device:
+        failed = case.failed.rank
+        if others := max((rank.reserved_bytes or 0 for rank in case.ranks if rank.rank != failed), default=0):
+            found.append(f"The other ranks held at most {format_bytes(others)} until then.")
     return tuple(found)
 
 

@@ -112,21 +112,7 @@ def stopped_by_ctrl_c(passage: Passage) -> Iterator[None]:
 
 def diagnosed(request: DiagnoseRequest, host: Host) -> Diagnosis:
     """Diagnose the request. BadRequestError: a path cannot be read, or there are too many jobs."""
-    problems, inputs = Problems(), Inputs()
-    with problems.collecting():
-        inputs = sorted_inputs(request.paths, request.results_dir)
-    with problems.collecting():
-        for name, value in env_of_options(request.env).items():
-            if name in ALLOCATOR_NAMES:
-                require_taken(value, where=name)
-    asked = request.asked
-    if asked is not None and asked.job_name and not asked.gpu:
-        problem = f"{' '.join(asked.job_words)}: the GPU type of the job is missing"
-        problems.add(problem, "add it, e.g. -g h100, or -g cpu")
-    if problems.found and asked is not None:
-        with problems.collecting():
-            settle(RunRequest(asked=asked), host)
-    problems.raise_if_any()
+    inputs, asked = _inputs(request, host), request.asked
     is_described = asked is not None and bool(asked.job_name)
     logged = None if is_described or not inputs.logs else logged_arguments(inputs.logs)
     given = _given(request, inputs, logged, host)
@@ -147,6 +133,25 @@ def diagnosed(request: DiagnoseRequest, host: Host) -> Diagnosis:
     answer = diagnose(case, outlook, rulings, answer_of(case, trials))
     evidence = (*request.passage.notes, *answer.evidence)
     return answer.model_copy(update={"evidence": evidence, "is_interrupted": request.passage.is_stopped})
+
+
+def _inputs(request: DiagnoseRequest, host: Host) -> Inputs:
+    """Return the sorted paths. BadRequestError with all that is wrong with them and with the request."""
+    problems, inputs, asked = Problems(), Inputs(), request.asked
+    with problems.collecting():
+        inputs = sorted_inputs(request.paths, request.results_dir)
+    with problems.collecting():
+        for name, value in env_of_options(request.env).items():
+            if name in ALLOCATOR_NAMES:
+                require_taken(value, where=name)
+    if asked is not None and asked.job_name and not asked.gpu:
+        problem = f"{' '.join(asked.job_words)}: the GPU type of the job is missing"
+        problems.add(problem, "add it, e.g. -g h100, or -g cpu")
+    if problems.found and asked is not None:
+        with problems.collecting():
+            settle(RunRequest(asked=asked), host)
+    problems.raise_if_any()
+    return inputs
 
 
 def _given(request: DiagnoseRequest, inputs: Inputs, logged: Logged | None, host: Host) -> Settled | None:

@@ -1,9 +1,9 @@
 """Shows a diagnosis: the kind of failure, the rank, the numbers, known symptoms, and what to try next."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from harness.diagnose.values import NO_PREDICTION, Diagnosis, Fix
+from harness.diagnose.values import NO_PREDICTION, Diagnosis, Fix, Recognised
 from harness.failures.verdict import AllocatorFigures, class_name
 from harness.resolve.recipe import ASSUMED
 from harness.show.page import LONGEST_ANSWER, Facts, Line, Page, Span, answer_line, details
@@ -20,35 +20,37 @@ _SENTENCE = re.compile(r"(?<!e\.g)\. ")
 
 def diagnosis_page(answer: Diagnosis) -> Page:
     """Return the failure and the first step; then the rank, its numbers and what to try. Evidence is a detail."""
-    symptoms = (
-        f"megatron-core refuses the settings ({row.id}): {row.evidence.rstrip('.')}. Cause: {row.cause}"
-        for row in answer.symptoms
-    )
     case, steps = answer.case, [_step(number, fix) for number, fix in enumerate(answer.fixes, start=1)]
-    found, said = case.verdict.figures, [shortened(case.failed.message, _LONGEST)] if case.failed else []
+    said = [shortened(case.failed.message, _LONGEST)] if case.failed else []
     assumed = [text for text in answer.evidence if text.startswith(ASSUMED.capitalize())]
-    unplanned = [text.removeprefix(NO_PREDICTION) for text in answer.evidence if text.startswith(NO_PREDICTION)]
-    facts = (
-        ("Where", _where(answer)),
-        ("Numbers", numbers(found) if found else ""),
-        ("Why now", case.why_now),
-        ("Allocator", answer.allocator.reason if answer.allocator else ""),
-        ("Predicted", f"nothing: {unplanned[0]}" if unplanned and case.origin == "log" else ""),
-        ("Assumed", assumed[0].partition(": ")[2] if assumed else ""),
-        ("Next", "" if steps else _nothing(answer)),
-    )
     return Page(
         (
-            Facts(tuple(fact for fact in facts if fact[1]), _LABEL),
+            Facts(tuple(fact for fact in _facts(answer, assumed) if fact[1]), _LABEL),
             *(line for step in steps[:_MOST_STEPS] for line in step),
             details("step", [line for step in steps[_MOST_STEPS:] for line in step]),
             details("message", said),
             details("fact", [text for text in answer.evidence if text not in assumed]),
-            details("known symptom", symptoms),
+            details("known symptom", map(_symptom, answer.symptoms)),
             details("note", case.notes),
         ),
         answer=_failure(answer),
     )
+
+
+def _facts(answer: Diagnosis, assumed: Sequence[str]) -> Iterator[tuple[str, str]]:
+    case, found = answer.case, answer.case.verdict.figures
+    unplanned = [text.removeprefix(NO_PREDICTION) for text in answer.evidence if text.startswith(NO_PREDICTION)]
+    yield "Where", _where(answer)
+    yield "Numbers", numbers(found) if found else ""
+    yield "Why now", case.why_now
+    yield "Allocator", answer.allocator.reason if answer.allocator else ""
+    yield "Predicted", f"nothing: {unplanned[0]}" if unplanned and case.origin == "log" else ""
+    yield "Assumed", assumed[0].partition(": ")[2] if assumed else ""
+    yield "Next", "" if answer.fixes else _nothing(answer)
+
+
+def _symptom(row: Recognised) -> str:
+    return f"megatron-core refuses the settings ({row.id}): {row.evidence.rstrip('.')}. Cause: {row.cause}"
 
 
 def _step(number: int, fix: Fix) -> tuple[Line, ...]:

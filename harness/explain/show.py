@@ -38,18 +38,17 @@ def explanation_page(found: Explanation) -> Page:
 
 def _answer(found: Explanation, likely: Sequence[Cause]) -> Iterator[str]:
     changed = {each.metric: each for each in found.metrics if moved(each)}
-    has_time = "step_time_s" in changed  # throughput says the same
-    shown = [each for each in changed.values() if BY_NAME[each.metric].better == "lower" or not has_time]
-    titles = ", ".join(f"{BY_NAME[each.metric].title} {format_percent(each.change or 0)}" for each in shown)
-    yield titles or "No metric changed"
+    if "step_time_s" in changed:  # throughput says the same
+        changed = {name: each for name, each in changed.items() if BY_NAME[name].better == "lower"}
     if not changed:
-        yield f"; {counted(len(found.causes), 'difference')} recorded."
-    elif built := [why for why in found.verdict if why.startswith(BUILT_OTHERWISE)]:
-        yield f"; {'; '.join(built)}"
+        yield f"No metric changed; {counted(len(found.causes), 'difference')} recorded."
+        return
+    yield ", ".join(f"{BY_NAME[name].title} {format_percent(each.change or 0)}" for name, each in changed.items())
+    if built := "; ".join(why for why in found.verdict if why.startswith(BUILT_OTHERWISE)):
+        yield f"; {built}"
     elif all(each.is_noise for each in changed.values()):
         yield "; may be noise: equal runs differ by as much."
-    elif likely:
-        first = likely[0]
+    elif first := next(iter(likely), None):
         yield f"; likeliest cause: {first.name} ({first.differences[0].name}), usual effect: {first.size}"
     else:
         yield "; no recorded difference explains it."

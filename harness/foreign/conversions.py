@@ -1,5 +1,6 @@
 """Turns values of other programs into those of an ExperimentSpec; defaults are of Megatron-LM's `arguments.py`."""
 
+from collections.abc import Sequence
 from math import prod
 
 from pydantic import TypeAdapter, ValidationError
@@ -79,15 +80,19 @@ def precision(words: Words, bf16: str, fp8: str, fp4: str, recipe: str, fp16: st
         words.refuse(fp16, f"FP16 beside {beside.rpartition('.')[2].upper()} is not supported", "keep one of them")
         return None
     if not words.value(low):
-        return "fp16" if words.value(fp16) else "bf16" if words.value(bf16) else "fp32"
+        return next((kind for kind, name in (("fp16", fp16), ("bf16", bf16)) if words.value(name)), "fp32")
     kind = str(words.value(recipe))
     rows = (PRECISIONS["nvfp4"],) if low == fp4 else FP8_RECIPES.get(kind)
     if rows is None:
         words.refuse(recipe, f"no such value {kind!r}", f"known: {', '.join(FP8_RECIPES)}")
         return None
+    return _gathered(words, low, kind, rows, gathers) if gathers else rows[0].name
+
+
+def _gathered(words: Words, low: str, kind: str, rows: Sequence[Precision], gathers: Sequence[str]) -> str | None:
     is_gathered = any_of(words, *(name for name in gathers if name.startswith(f"{low}_param")))
     fitting = (row.name for row in rows if bool(row.transformer_config.get(f"{low}_param")) == is_gathered)
-    name = next(fitting, None) if gathers else rows[0].name
+    name = next(fitting, None)
     if name is None:
         words.refuse(low, f"{kind} with parameters gathered so is not modelled", f"change --{low}-param-gather")
     return name

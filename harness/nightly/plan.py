@@ -68,8 +68,8 @@ _COUNTS = {
     "retries": ("--retries", *_EXTRA_RUNS),
     "num_pairs": ("--pairs", 5, 50, "5 decide 3.8 % where runs differ by 1.3 %, and fewer no 5 %"),
 }
-"""By field: its option, the least and the most. n pairs decide t(0.995, n - 1) x √(2 / n) times what runs differ by: at
-the 1.3 % of the goals 10.5, 5.4 and 3.8 % for 3, 4 and 5 pairs, of which 5 % must be decided."""
+"""By field: its option, the least and the most. n pairs decide t(0.995, n - 1) x √(2 / n) times what runs differ by:
+at the 1.3 % of the goals 10.5, 5.4 and 3.8 % for 3, 4 and 5 pairs, of which 5 % must be decided."""
 
 
 def chosen_suite(request: NightRequest) -> Suite:

@@ -73,17 +73,27 @@ def next_steps(verdict: NightVerdict) -> Iterable[str]:
     """Yield how inconclusive cases get a verdict; nothing for an unfinished or a replayed night."""
     if verdict.num_due or verdict.plan.launch.launcher == "replay":
         return
-    unsure = [case for case in verdict.cases if is_red(case) and case.outcome == "inconclusive" and case.counted]
-    differing = {case.planned.name: names for case in unsure if (names := _withholding(case))}
+    unsure = [case for case in verdict.cases if _is_unsure(case)]
+    withheld = {case.planned.name: _withholding(case) for case in unsure}
+    differing = [*filter(withheld.get, withheld)]
     if differing:
-        every = dict.fromkeys(itertools.chain.from_iterable(differing.values()))
+        every = dict.fromkeys(itertools.chain.from_iterable(withheld.values()))
         options = " ".join(f"--accept_difference {name}" for name in every)
         yield f"To judge in spite of differences from the golden, start the next night with: {options}"
-    new = [case.planned.name for case in unsure if not (case.golden_path or case.is_golden_damaged)]
+    new = [case.planned.name for case in unsure if _is_new(case)]
     if chosen := [word for name in (*new, *differing) for word in ("--case", name)]:
-        folder = ["--golden_dir", verdict.plan.golden_dir] if verdict.plan.golden_dir else []
+        given = verdict.plan.golden_dir
+        folder = ("--golden_dir", given) if given else ()
         command = command_text("golden", "promote", verdict.night_dir, *chosen, *folder, "--reason", "TEXT")
         yield f"To store tonight's values as golden values: {command}"
+
+
+def _is_unsure(case: CaseVerdict) -> bool:
+    return is_red(case) and case.outcome == "inconclusive" and bool(case.counted)
+
+
+def _is_new(case: CaseVerdict) -> bool:
+    return case.golden_path is None and not case.is_golden_damaged
 
 
 def _withholding(case: CaseVerdict) -> Sequence[str]:

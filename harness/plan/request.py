@@ -1,5 +1,6 @@
 """The request of `mbr-perf plan`, its checks, and notes on what a plan is made from."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import product
 from math import inf
@@ -79,13 +80,17 @@ def check_plan(request: PlanRequest) -> None:
         problems.add(what, "e.g. --search --max_minutes 5")
     if request.search:
         _check_search(request, problems)
-    settings = [("--exact", text) for text in request.exact if text not in (ASKED, RECOMMENDED)]
-    for option, text in (*settings, *(("--only", text) for text in request.only)):
+    _check_settings(problems, "--exact", [text for text in request.exact if text not in (ASKED, RECOMMENDED)])
+    _check_settings(problems, "--only", request.only)
+    problems.raise_if_any()
+
+
+def _check_settings(problems: Problems, option: str, settings: Iterable[str]) -> None:
+    for text in settings:
         try:
             parse_recompute(text)
         except ValueError as error:
             problems.add(f"{option} {text}: {error}", _meant(text))
-    problems.raise_if_any()
 
 
 def _check_search(request: PlanRequest, problems: Problems) -> None:

@@ -98,7 +98,7 @@ def _advised(plan: Plan) -> Iterator[Block]:
         ladder = Line("Changes, the cheapest first:"), *changes
         yield from [Details(len(changes), "step", ladder)] if plan.recommended else ladder
     own = next((row for row in plan.predicted if row.text == plan.spec.recompute.text), None)
-    in_table = own is not None and not allocator_text(own) and (own is plan.riskier or own.verdict != "TIGHT")
+    in_table = own is not None and _is_told_by_table(own, plan)
     riskier = "" if own is plan.riskier and not in_table else riskier_text(plan)
     for text in ("" if in_table else asked_text(plan), safe_instead(plan), riskier):
         if text:
@@ -107,6 +107,10 @@ def _advised(plan: Plan) -> Iterator[Block]:
     yield from pasted(next(iter(recommendations(plan)), None), plan.spec)
     if plan.riskier:
         yield details("override", pasted(plan.riskier, plan.spec), title=f"{plan.riskier.label}, which may not fit")
+
+
+def _is_told_by_table(own: Row, plan: Plan) -> bool:
+    return not allocator_text(own) and (own is plan.riskier or own.verdict != "TIGHT")
 
 
 def chief(plan: Plan, rows: Sequence[Row]) -> list[Row]:

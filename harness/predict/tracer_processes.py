@@ -138,7 +138,7 @@ class WarmTracers:
         with self._starting:
             if implementation not in self._processes:
                 command = (self.host.python, "-m", "harness.engine.warm_trace", implementation)
-                errors = self._open.enter_context(tempfile.TemporaryFile("w+", errors="replace"))  # noqa: SIM115 (ends with it)
+                errors = self._open.enter_context(tempfile.TemporaryFile("w+", errors="replace"))  # noqa: SIM115
                 process = subprocess.Popen(
                     command, bufsize=0, env=_environment(self.host), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
                     stderr=errors, start_new_session=True,

@@ -184,15 +184,7 @@ def only_gpu_point(recipe: Recipe, request: Request) -> OperatingPoint:
 
     SeveralMatchError lists the options of each if several fit; BadRequestError if none fits.
     """
-    found = [point for point in recipe.points if point.key.gpu != "cpu" and not point.key.inconsistent]
-    wanted = _wanted(request, found)
-    matching = [point for point in found if wanted.items() <= vars(point.key).items()]
-    if not matching:
-        given = " ".join(f"--{'point_gpu' if key == 'gpu' else key} {value}" for key, value in wanted.items())
-        raise BadRequestError(
-            f"recipe '{recipe.header.name}' has no GPU operating point for {given or 'any GPU'}; no -g was given",
-            remedy=f"`mbr-perf recipes show {request.model_recipe_name}` lists its points; -g cpu takes the cpu point",
-        )
+    matching = _matching(recipe, request)
     matching = [point for point in matching if point.key.num_gpus == request.num_gpus] or matching
     choices = dict.fromkeys(_choosing(point, request) for point in matching)
     if len(choices) > 1:
@@ -204,6 +196,19 @@ def only_gpu_point(recipe: Recipe, request: Request) -> OperatingPoint:
             f"recipe '{recipe.header.name}' has {points}, and no -g was given: choose one", choices=shown
         )
     return matching[0] if request.num_gpus is None else with_num_gpus(matching, request.num_gpus, ()).point
+
+
+def _matching(recipe: Recipe, request: Request) -> list[OperatingPoint]:
+    found = [point for point in recipe.points if point.key.gpu != "cpu" and not point.key.inconsistent]
+    wanted = _wanted(request, found)
+    matching = [point for point in found if wanted.items() <= vars(point.key).items()]
+    if not matching:
+        given = " ".join(f"--{'point_gpu' if key == 'gpu' else key} {value}" for key, value in wanted.items())
+        raise BadRequestError(
+            f"recipe '{recipe.header.name}' has no GPU operating point for {given or 'any GPU'}; no -g was given",
+            remedy=f"`mbr-perf recipes show {request.model_recipe_name}` lists its points; -g cpu takes the cpu point",
+        )
+    return matching
 
 
 def _first_of_each_gpu(choices: Collection[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:

@@ -162,8 +162,8 @@ def compiler_line(software: Software, gpus: Detection, shell: Mapping[str, str],
     by_triton = bool(gpus.gpus) and software.torch is not None
     by_recompute = parse_version(software.megatron_core or "0") >= parse_version("0.17")
     has_cc = bool(shell.get("CC")) or any(shutil.which(tool, path=path) for tool in ("gcc", "clang"))
-    header = [] if (headers / "Python.h").is_file() else ["Python.h"]
-    of_triton = [*([] if has_cc else ["C compiler"]), *header] if by_triton else []
+    header = ["Python.h"] * (not (headers / "Python.h").is_file())
+    of_triton = [*["C compiler"] * (not has_cc), *header] * by_triton
     of_recompute = [*(tool for tool in ("c++", "ninja") if not shutil.which(tool, path=path)), *header]
     if missing := of_triton or (of_recompute if by_recompute else []):
         what = "the first step of every GPU run fails" if of_triton else "output-discarding recompute fails"

@@ -191,7 +191,7 @@ def _corners(places: Sequence[Place], *, is_step: bool) -> list[Place]:
 
 
 def _points(chart: Plane, x: _Scale, down: Callable[[float], float]) -> Iterator[str]:
-    """Yield ranges and marks. Points that lie near each other have one label, with all their numbers."""
+    """Yield ranges, marks and numbers. Points that lie near each other have one label, with all their numbers."""
     places = [(point, x(point.x), down(point.y)) for point in chart.points]
     for point, at, y in places:
         if point.across:
@@ -201,6 +201,10 @@ def _points(chart: Plane, x: _Scale, down: Callable[[float], float]) -> Iterator
     for point, at, y in reversed(places):
         note = f"<title>{_safe(point.note or point.name)}</title>"
         yield f"<g>{note}{_mark(chart.looks[point.kind], at, y)}</g>"
+    yield from _numbers(places)
+
+
+def _numbers(places: Sequence[tuple[Point, float, float]]) -> Iterator[str]:
     labels: list[tuple[float, float, list[str]]] = []
     for point, at, y in places:
         near = (each for each in labels if abs(each[0] - at) < _NEAR and abs(each[1] - y) < _NEAR_PX)

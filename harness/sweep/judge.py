@@ -9,6 +9,7 @@ from harness.judge.gate import default_thresholds
 from harness.judge.saving import first_run
 from harness.judge.statistics import MIN_RUNS, half_width
 from harness.measure.prediction import limits_of
+from harness.predict.limits import Limits
 from harness.records.gating import GateOptions
 from harness.records.sweep import SweepData
 from harness.sweep.cell import judged, measured
@@ -66,25 +67,34 @@ def recommend(cells: Sequence[CellVerdict], times: Times, margin: float) -> Reco
     able = sorted((cell for cell in cells if cell.is_comparable), key=_cost)
     fitting = [cell for cell in able if cell.fits is not False]
     limits = limits_of((cell.spec for cell in cells), margin)
-    sizes = dict.fromkeys(format_bytes(each.budget_bytes or 0) for each in limits[:1] + limits[-1:])
-    room = f"within {' to '.join(sizes)}" if limits else "without a known memory limit"
+    room = _room(limits)
+    if not able:
+        return Recommendation(None, "no setting has a time and a peak to judge")
     if not fitting:
-        least = min((cell.peak_bytes or 0 for cell in able), default=None)
-        smallest = "" if least is None else f"; the smallest needs {format_bytes(least)}"
-        return Recommendation(None, f"no setting was measured well {room}{smallest}")
+        least = format_bytes(min(_cost(cell)[1] for cell in able))
+        return Recommendation(None, f"no measured setting fits {room}; the smallest needs {least}")
     fastest, *_ = tied = [cell for cell in fitting if not times.is_faster(fitting[0], cell)]
     names, among = tuple(cell.name for cell in tied), f"{counted(len(fitting), 'setting')} {room}"
     if len(tied) == 1:
         return Recommendation(fastest.name, f"the fastest of {among}", names)
-    # Of those with equal memory the fastest: a difference within noise is none.
-    most = min(cell.peak_bytes or 0 for cell in tied) + max(cell.versus.memory_noise_bytes or 0 for cell in tied)
-    use = next(cell for cell in tied if (cell.peak_bytes or 0) <= most)
+    use = _leanest(tied)
     if not limits and _cost(use)[0] > _cost(fastest)[0] * (1 + times.threshold):
         more = max(MIN_RUNS, 2 * max(len(use.costs_s), len(fastest.costs_s)))
         why = f"no memory limit is known; repeat each cell {more} times (--repeats {more}), or set a --memory_limit"
         return Recommendation(None, why, names, times.noise(tied))
     why = f"{len(tied)} of {among} are equally fast, and none of them takes less memory"
     return Recommendation(use.name, why, names, times.noise(tied))
+
+
+def _room(limits: list[Limits]) -> str:
+    sizes = dict.fromkeys(format_bytes(each.budget_bytes or 0) for each in limits[:1] + limits[-1:])
+    return f"within {' to '.join(sizes)}" if limits else "without a known memory limit"
+
+
+def _leanest(tied: Sequence[CellVerdict]) -> CellVerdict:
+    """Return the fastest of those with the least memory; a difference of memory within noise is none."""
+    most = min(_cost(cell)[1] for cell in tied) + max(cell.versus.memory_noise_bytes or 0 for cell in tied)
+    return next(cell for cell in tied if _cost(cell)[1] <= most)
 
 
 def _cost(cell: CellVerdict) -> tuple[float, int]:

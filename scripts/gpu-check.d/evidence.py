@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -137,7 +136,7 @@ def pack(target: Path, results: Path, runs: Path) -> None:
     if results.is_dir() and not results.is_relative_to(runs):
         shutil.copytree(results, runs / "results", dirs_exist_ok=True)
     places = Places.of(((runs, "RUNS"), (checkout_dir(), "CHECKOUT"), (Path.home(), "~")))
-    archive(runs, target, places, max_bytes=sys.maxsize)
+    archive(runs, target, places)
 
 
 def cases_page(cases: Sequence[Case]) -> Page:

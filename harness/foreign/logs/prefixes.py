@@ -37,6 +37,13 @@ class Prefixed:
             self.host = value
 
 
+def _within(found: Prefixed, outer: Prefixed) -> Prefixed:
+    found.host = found.host or outer.host
+    if found.rank is None and found.job_rank is None and found.node_rank is None:
+        found.rank = outer.rank
+    return found
+
+
 class PrefixReader:
     """Reads the prefixes of one stream; the innermost wins. A task of srun is a rank, unless it starts several."""
 
@@ -53,15 +60,17 @@ class PrefixReader:
             text, label = line[match.end() :], int(match[1])
         named = _HOST.match(line) if self._is_hosted and outer is None else None
         found = _peeled(text[named.end() :] if named else text)
-        if label is not None:
-            inner = found.job_rank if found.job_rank is not None else found.node_rank
-            self._tasks_are_nodes |= (inner is not None and inner != label) or "torch.distributed.run" in found.text
-        node = f"task {label}" if self._tasks_are_nodes and label is not None else None
-        found.host = found.host or (outer.host if outer else None) or (named[1] if named else node)
-        found.rank = self._rank(found, label)
-        if found.rank is None and found.job_rank is None and found.node_rank is None and outer is not None:
-            found.rank = outer.rank
+        node = None if label is None else self._node_of_task(label, found)
+        found.rank, host = self._rank(found, label), named[1] if named else node
+        if outer is not None:
+            return _within(found, outer)
+        found.host = found.host or host
         return found
+
+    def _node_of_task(self, label: int, found: Prefixed) -> str | None:
+        inner = found.job_rank if found.job_rank is not None else found.node_rank
+        self._tasks_are_nodes |= (inner is not None and inner != label) or "torch.distributed.run" in found.text
+        return f"task {label}" if self._tasks_are_nodes else None
 
     def _rank(self, found: Prefixed, label: int | None) -> int | None:
         if found.job_rank is not None:

@@ -97,7 +97,10 @@ def test_missing_packages_are_one_remedy_and_no_traceback(empty, torch_built_for
     env = {"MBR_PERF_NO_SETUP": "1"} if cuda is None else {}
     done = gpu_check(empty, PYTHONPATH=torch_built_for(cuda), **env)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "lacks typer, rich, pyyaml, pydantic, nvidia-ml-py, scipy, torch, megatron-core, numpy" in done.stderr
+    assert (
+        "lacks typer, rich, pyyaml, pydantic, packaging, nvidia-ml-py, scipy, torch, megatron-core, numpy"
+        in done.stderr
+    )
     assert f"cd {ROOT} && {empty} -m pip install -e '.[train]'" in done.stderr
     assert "Traceback" not in done.stderr
 

@@ -231,7 +231,7 @@ def test_the_doctor_is_asked_first_and_its_problems_end_the_sitting_with_their_r
     (tmp_path / "echo").symlink_to("/bin/echo")  # which the scripted interpreter needs
     gpus = '{"gpus": [{"index": 0, "name": "NVIDIA H200", "uuid": "GPU-1"}]}'
     host = Host(python=python, hostname="here", num_cores=8, shell={"SCRIPTED_GPU": gpus, "PATH": str(tmp_path)})
-    with pytest.raises(BadRequestError, match=r"(?s)doctor\):\n.*imports: torch: .*compiler: no C compiler.*\n.*gcc"):
+    with pytest.raises(BadRequestError, match=r"(?s)doctor\):\n.*imports: torch: .*compiler: no C compiler.*\n.*g\+\+"):
         require_fit(Target(host, "h200", "NVIDIA H200"), tmp_path)
 
 
