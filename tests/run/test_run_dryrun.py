@@ -1,7 +1,6 @@
 """`mbr-perf run --dryrun`: the plan that would run, and nothing else happens."""
 
 import json
-import re
 
 import pytest
 
@@ -86,7 +85,6 @@ def test_a_dry_run_of_several_nodes_asks_for_no_node_options_and_names_those_of_
     ]  # fmt: skip
     assert "# HOST " in answer.out
     assert "Predicted: peak " in answer.out  # from traces that mbr-perf brings
-    assert re.search("^ *TP overlap .* 4096 x 8192: ", answer.out, re.MULTILINE)
 
 
 def test_programs_learn_the_options_of_each_node_and_the_overlap(mbr_perf, tmp_path):
@@ -102,7 +100,7 @@ def test_programs_learn_the_options_of_each_node_and_the_overlap(mbr_perf, tmp_p
 def test_a_configuration_of_buffers_keeps_its_name(mbr_perf, tmp_path):
     name = "userbuffers_bf16_b200_h8192_tp2_mbs1_seqlen8192"
     answer = mbr_perf(*HEADLINE, "-v", "--run_dir", tmp_path, "--set", f"kernels.tp_comm_overlap_cfg={name}")
-    assert f" 4096 x 8192: {name}\n" in answer.out
+    assert f"--set kernels.tp_comm_overlap_cfg  {name}\n" in answer.out
 
 
 @pytest.mark.slow

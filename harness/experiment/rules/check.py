@@ -1,10 +1,10 @@
 """Judges a situation by all rules."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from harness.errors import BadRequestError, nearest, raise_all
 from harness.experiment.effective import settled_implementation
-from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.experiment import ExperimentSpec, OffloadSpec
 from harness.experiment.recompute import FullRecompute, policy_of_layer
 from harness.experiment.recompute_plan import FULL, PlannedRecompute
 from harness.experiment.rules import (
@@ -22,31 +22,39 @@ from harness.experiment.rules import (
 from harness.experiment.rules.rule import SEVERITIES, Finding, Launcher, Rule, Situation
 from harness.experiment.software import Software
 
-_ON_EVERY_DEVICE: tuple[Rule, ...] = (
-    *recompute.EFFECT,
-    *recompute.RULES,
-    *offload.RULES,
-    *precision.RULES,
-    *cuda_graph.RULES,
-    *parallel.RULES,
-    *experts.RULES,
-    *attention.RULES,
-    *optimizer.RULES,
-    *adapters.RULES,
-    *precision.USER_BUFFERS,
-    *machine.ENVIRONMENT,
-    *recompute.DEFECTS,
-    *machine.RUN_RULES,
+
+def _has_special_attention(s: Situation) -> bool:
+    model = s.spec.model
+    special = model.window_size or model.linear_attention or model.attention_output_gate
+    return bool(special or model.qk_l2_norm or model.no_rope_freq) or model.softmax_type != "vanilla"
+
+
+# The rows in the order of findings, each with the situations that some of them may fit.
+_TABLES: tuple[tuple[tuple[Rule, ...], Callable[[Situation], bool]], ...] = (
+    ((*recompute.EFFECT, *recompute.RULES), lambda _: True),
+    (offload.RULES, lambda s: s.spec.offload != OffloadSpec()),
+    (precision.RULES, lambda s: s.quantized or not s.gpu.is_cpu),
+    (cuda_graph.RULES, lambda s: s.graph.impl != "none" or bool(s.graph.scope)),
+    (parallel.RULES, lambda _: True),
+    (experts.RULES, lambda s: s.moe is not None),
+    (attention.RULES, _has_special_attention),
+    (optimizer.RULES, lambda _: True),
+    (adapters.RULES, lambda s: s.spec.peft is not None),
+    (precision.USER_BUFFERS, lambda s: s.spec.kernels.tp_comm_overlap),
+    ((*machine.ENVIRONMENT, *recompute.DEFECTS, *machine.RUN_RULES), lambda _: True),
+    (machine.CPU_RULES, lambda s: s.gpu.is_cpu and s.spec.engine is None),
 )
-RULES = (*_ON_EVERY_DEVICE, *machine.CPU_RULES)
-"""The rows in the order of findings."""
+RULES: tuple[Rule, ...] = tuple(row for rows, _ in _TABLES for row in rows)
 
 
 def applicable(s: Situation) -> tuple[Rule, ...]:
-    """Return the rows to judge: only those about the machine for a job that the spec does not describe."""
+    """Return the rows to judge: of each table, unless the request has nothing that the table is about.
+
+    Of a job that the spec does not describe, only those about the machine.
+    """
     if not s.spec.is_described:
         return machine.RUN_RULES
-    return RULES if s.gpu.is_cpu and s.spec.engine is None else _ON_EVERY_DEVICE
+    return tuple(row for table, fits in _TABLES if fits(s) for row in table)
 
 
 _OF_MEGATRON_LM = ("V01",)

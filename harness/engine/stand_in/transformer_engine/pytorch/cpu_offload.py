@@ -73,6 +73,8 @@ class OffloadContext:
         self._layer.leave()
 
 
-def get_cpu_offload_context(enabled=False, *_sizes, **_options) -> tuple[AbstractContextManager, Callable]:  # noqa: FBT002
+def get_cpu_offload_context(
+    enabled=False, *_sizes, **_options,  # noqa: FBT002
+) -> tuple[AbstractContextManager, Callable]:  # fmt: skip
     """Return a context for every layer, and the function that each layer's output passes through."""
     return (OffloadContext() if enabled else nullcontext()), lambda hidden_states: hidden_states
