@@ -201,8 +201,8 @@ def _written(planned: "Planned", page: Callable[[], "Page"], how: PlanOptions) -
 
     if not _files(how):
         return []
-    layout = planned.shown
-    if layout is None:
+    layout = planned.judged
+    if layout is None or not layout.plan.predicted:
         return [Line("No file is written: no setting could be predicted.")]
     if how.step_trace:
         from harness.plan.step_trace import write_step_trace

@@ -36,7 +36,7 @@ _MOST_MOMENTS, _MOST_NAMED = 300, 12
 
 def pictured(planned: Planned, page: Page) -> Page:
     """Return the page of a plan with its pictures: that of the choice first, the others at the end."""
-    layout, by_layer = planned.shown, planned.optimal.row if planned.optimal else None
+    layout, by_layer = planned.judged, planned.optimal.row if planned.optimal else None
     assert layout
     rows, step = dict(request_rows(layout.plan.spec)), layout.step()
     missing = f"Memory over one step: not drawn, {why_unknown(layout.plan.spec)}."

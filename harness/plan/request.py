@@ -16,7 +16,7 @@ from harness.predict.draws import CONSTANT, LENGTHS, ROUTING, Varied
 from harness.predict.exact import ASKED, RECOMMENDED
 from harness.predict.limits import Limits
 from harness.predict.search import Candidates
-from harness.predict.shipped_traces import find_events, shipped_releases
+from harness.predict.shipped_traces import find_events
 from harness.predict.tracer import release_of, source_of
 from harness.resolve.recipe import Request
 from harness.units import GIB
@@ -131,9 +131,7 @@ def _traces_note(release: str | None, wanted: str, installed: Software) -> str:
     source = source_of(release, installed)
     if source.shipped and source.cannot_trace:
         here = "" if source.is_other else "torch and megatron-core are not installed: "
-        other = next((each for each in shipped_releases() if each != wanted), None)
-        hint = f" (--assume megatron-core={other} for another release)" if other else ""
-        return f"{here}predicted for megatron-core {wanted} from traces that mbr-perf brings{hint}"
+        return f"{here}predicted for megatron-core {wanted} from traces that mbr-perf brings (--assume for others)"
     if wanted != installed.megatron_core and not source.cannot_trace:
         have = f"the layers are those of the installed megatron-core {installed.megatron_core}"
         return f"{have}; mbr-perf brings no traces for {wanted}"

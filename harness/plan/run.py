@@ -120,10 +120,6 @@ class Planned:
         return leanest(self.made)
 
     @property
-    def shown(self) -> Layout | None:
-        return self.best or next((each for each in self.made if each.plan.predicted), None)
-
-    @property
     def same_time(self) -> tuple[Layout, ...]:
         """The other layouts that fit as surely as the best one and may be as fast, within the error of predictions."""
         best = self.best

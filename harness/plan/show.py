@@ -13,7 +13,6 @@ from harness.predict.advice import (
     allocator_note,
     allocator_text,
     asked_text,
-    dominated,
     drawn_text,
     module_worths,
     recommendations,
@@ -115,9 +114,11 @@ def _is_told_by_table(own: Row, plan: Plan) -> bool:
 
 def chief(plan: Plan, rows: Sequence[Row]) -> list[Row]:
     """Return at most six rows: those that people ask for, then the best of each further 10 GiB."""
-    beaten = dominated(tuple(rows))
-    front = sorted((row for row in rows if row.text not in beaten), key=cost_of)
-    least = min(front, key=lambda row: cost_of(row)[::-1], default=None)
+    front = list[Row]()
+    for row in sorted(rows, key=lambda row: round(cost_of(row)[0], 3)):
+        if not front or cost_of(row)[1] < 0.999 * cost_of(front[-1])[1]:
+            front.append(row)
+    least = front[-1] if front else None
     named = (plan.control, plan.recommended, plan.cure, least, plan.riskier, plan.too_dear)
     texts = (
         plan.spec.recompute.text,

@@ -10,7 +10,7 @@ from harness.predict.allocator_settings import asked_settings
 from harness.predict.draws import NUM_DRAWS
 from harness.predict.prediction import Prediction
 from harness.predict.ranges import cost_error
-from harness.predict.search import SAME_COST, Plan, Row, cost_of, recommended
+from harness.predict.search import Plan, Row, recommended
 from harness.units import GIB, format_bytes, format_percent, format_seconds
 
 Step = Literal["allocator", "modules", "layers", "graphs", "parallelism"]
@@ -229,24 +229,3 @@ def _graphs(plan: Plan, other: Plan) -> Advice:
 
 def _at(row: Row) -> str:
     return "" if row.overhead is None else f" at {format_percent(row.overhead)}"
-
-
-# Peaks that no table shows apart: a thousandth, at most 50 MB.
-_SAME_BYTES, _SAME_SHARE = 50_000_000, 1000
-
-
-def dominated(rows: tuple[Row, ...]) -> frozenset[str]:
-    """Return the settings that another beats: visibly neither dearer nor larger, and better in one or simpler."""
-    known = [(place, *cost_of(row)) for place, row in enumerate(rows) if row.prediction]
-    return frozenset(
-        rows[place].text for place, cost, peak in known if any(_beats(other, (place, cost, peak)) for other in known)
-    )
-
-
-def _beats(first: tuple[int, float, int], second: tuple[int, float, int]) -> bool:
-    """Return whether ``first`` beats ``second``; both are (place in order of simplicity, cost, peak)."""
-    cheaper, smaller = second[1] - first[1], second[2] - first[2]
-    same_bytes = min(_SAME_BYTES, second[2] // _SAME_SHARE)
-    if cheaper < -SAME_COST or smaller < -same_bytes:
-        return False
-    return cheaper > SAME_COST or smaller > same_bytes or first[0] < second[0]

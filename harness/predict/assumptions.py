@@ -119,14 +119,6 @@ ASSUMPTIONS = (
         lambda spec, _: spec.optimizer.is_muon,
     ),
     Assumption(
-        "fp16: no step is skipped; real jobs skip steps until the loss scale is found",
-        lambda spec, _: spec.compute_dtype == "fp16",
-    ),
-    Assumption(
-        "sinkhorn: four rounds balance the tokens of every layer",
-        lambda spec, _: spec.model.moe is not None and spec.model.moe.moe_router_load_balancing_type == "sinkhorn",
-    ),
-    Assumption(
         "packed sequences: predicted as one sequence of full length",
         lambda spec, _: spec.task != "pretrain",
     ),

@@ -6,10 +6,7 @@ from math import ceil
 from typing import Literal
 
 from harness.experiment.experiment import ExperimentSpec
-from harness.predict.allocator_settings import asked_settings
 from harness.predict.ledger import KIB, user_buffer_bytes
-from harness.predict.model_states import least_bytes
-from harness.predict.reserved import ratios_of
 from harness.predict.schedule import schedule_of
 from harness.units import MIB, format_bytes
 
@@ -158,7 +155,6 @@ def dispatcher_bytes(spec: ExperimentSpec) -> int:
 class DeviceNeeds:
     """What a rank's device holds beside torch's allocator. The default is a CPU's: nothing."""
 
-    reserved_over_allocated: float = 1.0
     context_bytes: int = 0
     nccl_bytes: int = 0
     num_communicators: int = 0
@@ -186,7 +182,6 @@ def device_needs(spec: ExperimentSpec, context_bytes: int = OUTSIDE_ALLOCATOR_BY
         return DeviceNeeds()
     groups = communicators(spec)
     return DeviceNeeds(
-        reserved_over_allocated=ratios_of(spec, least_bytes(spec), asked_settings(spec)[0]).reserved[1],
         context_bytes=context_bytes,
         nccl_bytes=sum(group.num_bytes(spec) for group in groups),
         num_communicators=len(groups),

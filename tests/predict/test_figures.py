@@ -13,7 +13,7 @@ from harness.launch.environment import this_host
 from harness.plan.request import PlanRequest
 from harness.plan.run import Planned, plan_request
 from harness.plan.show import plan_page
-from harness.predict.advice import advice, dominated, module_worths
+from harness.predict.advice import advice, module_worths
 from harness.predict.layouts import least_seconds
 from harness.predict.model_states import least_bytes, state_bytes
 from harness.resolve.recipe import Request
@@ -59,7 +59,6 @@ def figures(found: Planned) -> dict[str, object]:
         "riskier": plan.riskier and plan.riskier.text,
         "same_time": [row.text for row in plan.same_time],
         "not predicted": sorted(row.text for row in plan.rows if not row.prediction),
-        "beaten": sorted(dominated(tuple(rows))),
         "worths": [asdict(worth) for worth in module_worths(plan)],
         "advice": [(step.step, step.settles) for step in advice(plan)],
         "budget": plan.limits.budget_bytes,
