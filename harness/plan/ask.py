@@ -50,7 +50,7 @@ class PlanOptions:
     only: Annotated[list[str] | None, option("SETTING...", "Plan only these settings, e.g. mlp full:uniform:1. The "
         "plan always includes none.", completes=completion.settings)] = None
     exact: Annotated[list[str] | None, option("[SETTING...]", "Also trace whole steps of these settings over "
-                                                              "megatron-core's schedule, e.g. mlp; asked: yours. "
+                                                              "megatron-core's schedule, e.g. mlp. "
                                                               "Default: the recommended one.")] = None
     show_all: Annotated[bool, flag("Print all settings and columns.", "--all")] = False
     columns: Annotated[str | None, option("NAME,NAME,...", "Print these columns: peak, usable, step, cost, range, "
@@ -231,11 +231,10 @@ def _calibrate(asked: ExperimentOptions, how: PlanOptions) -> None:
     from harness.plan.show_calibration import CalibrationDocument, calibration_page
     from harness.show.answer import answer
 
-    if _files(how):
-        raise BadRequestError("--calibrate plans nothing that a file could show", remedy=f"omit {_files(how)[0]}")
-    if asked.model_recipe_name or asked.bridge_config or asked.hf or asked.megatron_args or asked.gpu:
+    if _files(how) or asked.model_recipe_name or asked.bridge_config or asked.hf or asked.megatron_args or asked.gpu:
         raise BadRequestError(
-            "--calibrate plans nothing: it reads the settings from the runs", remedy="omit the recipe and its options"
+            "--calibrate plans nothing: it reads the settings from the runs",
+            remedy="omit the recipe, its options, --html, --svg and --step_trace",
         )
     calibration, path = calibrate(how.calibrate or (), this_host(), how.out, use_cache=not how.no_cache)
     document = CalibrationDocument(path=path, calibration=calibration)

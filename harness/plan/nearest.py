@@ -4,9 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.recompute import canonical_text, parse_recompute
-from harness.predict.prediction import Prediction
 from harness.predict.search import Plan
 from harness.records.folders import golden_dir
 from harness.records.golden import setting_differences, unstated_options
@@ -33,7 +31,7 @@ _OF_LAYOUT = ("num_gpus", "parallelism.", "model.", "batch.")
 def nearest_golden(plan: Plan, sources: Mapping[str, str], folder: Path | None = None) -> Nearest | None:
     """Return the golden of ``folder`` nearest to a predicted setting of the same job and layout, or None."""
     spec, found = plan.spec, []
-    rows = _predicted(plan)
+    rows = {canonical_text(row.candidate.spec.recompute): row for row in plan.predicted}
     for path, golden in list_goldens(folder or golden_dir())[0].items():
         try:
             row = rows.get(canonical_text(parse_recompute(golden.recompute)))
@@ -42,7 +40,8 @@ def nearest_golden(plan: Plan, sources: Mapping[str, str], folder: Path | None =
         labels = (golden.recipe, golden.task, golden.gpu, golden.compute_dtype)
         if row is None or labels != (spec.recipe, spec.task, spec.gpu, spec.compute_dtype):
             continue
-        text, own, prediction = row
+        own, prediction = row.candidate.spec, row.prediction
+        assert prediction
         different = setting_differences(golden, own, own.fingerprint)
         if any(each.name.startswith(_OF_LAYOUT) for each in different):
             continue
@@ -54,16 +53,8 @@ def nearest_golden(plan: Plan, sources: Mapping[str, str], folder: Path | None =
         stages, is_own = prediction.stages, golden.kind == "measured"
         planned = max(stage.whole_run for stage in stages) if is_own else prediction.peak_bytes
         peak_error = planned / peak.value - 1 if peak else None
-        found.append(Nearest(path.stem, text, tuple(texts), peak_error, throughput))
+        found.append(Nearest(path.stem, row.text, tuple(texts), peak_error, throughput))
     return min(found, key=lambda each: (len(each.differences), each.name), default=None)
-
-
-def _predicted(plan: Plan) -> dict[str, tuple[str, ExperimentSpec, Prediction]]:
-    return {
-        canonical_text(row.candidate.spec.recompute): (row.text, row.candidate.spec, row.prediction)
-        for row in plan.rows
-        if row.prediction
-    }
 
 
 def nearest_blocks(golden: Nearest | None) -> list[Block]:

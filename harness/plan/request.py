@@ -13,7 +13,7 @@ from harness.experiment.recompute import NoRecompute, canonical_text, parse_reco
 from harness.experiment.software import ASSUMED_MEGATRON_CORE, Software
 from harness.launch.machine import installed_software
 from harness.predict.draws import CONSTANT, LENGTHS, ROUTING, Varied
-from harness.predict.exact import ASKED, RECOMMENDED
+from harness.predict.exact import RECOMMENDED
 from harness.predict.limits import Limits
 from harness.predict.search import Candidates
 from harness.predict.shipped_traces import find_events
@@ -80,7 +80,7 @@ def check_plan(request: PlanRequest) -> None:
         problems.add(what, "e.g. --search --max_minutes 5")
     if request.search:
         _check_search(request, problems)
-    _check_settings(problems, "--exact", [text for text in request.exact if text not in (ASKED, RECOMMENDED)])
+    _check_settings(problems, "--exact", [text for text in request.exact if text != RECOMMENDED])
     _check_settings(problems, "--only", request.only)
     problems.raise_if_any()
 
@@ -111,7 +111,7 @@ def _check_search(request: PlanRequest, problems: Problems) -> None:
 
 def _meant(text: str) -> str:
     """Return the nearest settings of the words in ``text``; empty where none is near."""
-    known = [*MODULES, "none", "full:uniform:1", "full:block:1", ASKED, RECOMMENDED]
+    known = [*MODULES, "none", "full:uniform:1", "full:block:1", RECOMMENDED]
     near = [closest(word, known) for word in text.split(",") if word not in known]
     return f"did you mean {', '.join(repr(each[0]) for each in near if each)}?" if any(near) else ""
 

@@ -16,9 +16,6 @@ from harness.predict.advice import (
     advice,
     module_worths,
     recommendations,
-    riskier_text,
-    safe_instead,
-    why_none,
 )
 from harness.predict.device import DeviceNeeds
 from harness.predict.exact import ExactSetting
@@ -118,17 +115,13 @@ class LayoutRow(Shown):
     spec: ExperimentSpec
     capacity_bytes: int | None = at("limits", "capacity_bytes")
     margin: float = at("limits", "margin")
-    user_buffer_bytes: int = at("limits", "needs", "user_buffer_bytes")
     beside_tensors: DeviceNeeds = at("limits", "needs")
     max_overhead: float | None = at("limits", "max_overhead")
     recommended: str | None = at("recommended", "text")
-    not_recommended_because: Text
     safe: str | None = at("safe", "text")
-    safe_instead: Text
     cure: SettingRow | None
     same_time: Annotated[tuple[str, ...], BeforeValidator(lambda rows: [row.text for row in rows])]
     riskier: str | None = at("riskier", "text")
-    riskier_because: Text
     inert_modules: dict[str, str] = at("inert")
     not_combined: tuple[str, ...] = at("skipped")
     modules_by_price: tuple[ModuleWorth, ...]
@@ -144,9 +137,6 @@ class LayoutRow(Shown):
         return cls.of(
             plan,
             layout=layout,
-            not_recommended_because=why_none(plan),
-            safe_instead=safe_instead(plan),
-            riskier_because=riskier_text(plan),
             modules_by_price=module_worths(plan),
             steps_to_fit=advice(plan),
             cure=SettingRow.of_row(plan.cure, layout, plan.limits.needs) if plan.cure else None,

@@ -74,18 +74,13 @@ class Layout:
         return found.fits[1] - (self.plan.limits.budget_bytes or 0)
 
     def step(self) -> tuple[Row, StepHistory] | None:
-        """Return the first steps of :attr:`stepped`; None where their requests are not known."""
-        row = self.stepped
-        found = row_history(row, self.traces, self.settled.software) if row else None
-        return (row, found) if row and found else None
-
-    @property
-    def stepped(self) -> Row | None:
-        """Return the setting whose steps are shown: what options ask for, else the recommended, else the first one."""
+        """Return a setting, asked for or else recommended, and its first steps; None where requests are not known."""
         rows = {row.text: row for row in self.plan.predicted}
         is_asked = self.settled.sources.get("recompute", "").startswith("-")
         asked = rows.get(self.plan.spec.recompute.text) if is_asked else None
-        return asked or self.plan.recommended or next(iter(rows.values()), None)
+        row = asked or self.plan.recommended or next(iter(rows.values()), None)
+        found = row_history(row, self.traces, self.settled.software) if row else None
+        return (row, found) if row and found else None
 
 
 @dataclass(frozen=True)
@@ -99,10 +94,7 @@ class Unplanned:
 
 @dataclass(frozen=True)
 class Planned:
-    """All layouts in the order asked for. ``best`` is None where nothing fits, or where nothing is judged.
-
-    ``sources``: notes on traces and requests that are not of the job's release.
-    """
+    """All layouts in the order asked for. ``best`` is None where nothing fits, or where nothing is judged."""
 
     layouts: tuple[Layout | Unplanned, ...]
     exact: tuple[ExactSetting, ...] = ()

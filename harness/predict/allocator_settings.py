@@ -115,10 +115,7 @@ def notes_of(spec: ExperimentSpec, software: Software, assume: str | None = None
 
 
 def settings_of(text: str, where: str = ALLOCATOR_NAMES[0]) -> AllocatorSettings:
-    """Return the settings in a text such as ``expandable_segments:True,max_split_size_mb:128``.
-
-    BadRequestError for a value that torch refuses.
-    """
+    """Return the settings in such a text, e.g. ``max_split_size_mb:128``. BadRequestError if torch refuses it."""
     asked = _read(text, where)
     if asked.backend == "cudaMallocAsync":
         raise BadRequestError(

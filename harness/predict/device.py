@@ -75,10 +75,7 @@ class Communicator:
 
 
 def communicators(spec: ExperimentSpec) -> tuple[Communicator, ...]:
-    """Return the communicators that a step of ``spec`` uses (megatron-core 0.16 `parallel_state.py`); none on a CPU.
-
-    Also those of Megatron-LM's and Megatron-Bridge's training loops. torch makes one when a group is used first.
-    """
+    """Return those of a step (megatron-core 0.16 `parallel_state.py`) and of the training loops; none on a CPU."""
     if spec.gpu_type.is_cpu:
         return ()
     return tuple(each for each in _groups(spec) if each.size > 1)

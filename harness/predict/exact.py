@@ -7,7 +7,7 @@ from pathlib import Path
 from threading import Event
 
 import harness
-from harness.errors import BadRequestError, RunFailedError, raise_all
+from harness.errors import Problems, RunFailedError
 from harness.experiment.effective import Implementation
 from harness.experiment.experiment import CudaGraphSpec, ExperimentSpec
 from harness.experiment.recompute import canonical_text, parse_recompute
@@ -25,16 +25,12 @@ from harness.predict.tracer_processes import TracerLateError, TracerProcess
 from harness.records.calibration import Calibration
 from harness.records.trace import ExactFile, ExactRequest, ExactStage
 
-# Words of `plan --exact` that name a setting.
-RECOMMENDED, ASKED = "recommended", "asked"
+RECOMMENDED = "recommended"  # as a setting of `plan --exact`
 
 
 @dataclass(frozen=True)
 class ExactPeak:
-    """Highest moment of one stage's schedule in bytes, composed and exact; ``error``: composed over exact, less 1.
-
-    ``optimizer_step_bytes``: the other candidate for the stage's peak, which no schedule moves.
-    """
+    """Highest moment of one stage's schedule in bytes, composed and exact; ``error``: composed over exact, less 1."""
 
     pp_rank: int
     composed_bytes: int
@@ -139,33 +135,20 @@ class ExactTracing:
 
 
 def named_rows(plan: Plan, names: tuple[str, ...]) -> tuple[Row, ...]:
-    """Find rows by their text, ``recommended`` or ``asked``, each once. One BadRequestError for all unknown names."""
-    rows: dict[str, Row] = {}
-    problems, known = [], " ".join(row.text for row in plan.predicted)
+    """Find rows by their text, or ``recommended``, each once. One BadRequestError for all unknown names."""
+    rows, problems = dict[str, Row](), Problems()
+    every = {canonical_text(row.candidate.spec.recompute): row for row in plan.rows}
     for name in names:
-        row = _named(plan, name)
-        if isinstance(row, Row):
+        best = plan.recommended or plan.control
+        row = best if name == RECOMMENDED else every.get(canonical_text(parse_recompute(name)))
+        if row and row.prediction:
             rows[row.text] = row
         else:
-            problems.append(
-                BadRequestError(f"--exact {name}: {row}", remedy=f"{RECOMMENDED}, {ASKED}, or one of: {known}")
-            )
-    raise_all(problems)
+            why = f"not predicted: {row.reason}" if row else "not in this plan, which lists equal settings once"
+            known = " ".join(row.text for row in plan.predicted)
+            problems.add(f"--exact {name}: {why}", f"{RECOMMENDED}, or one of: {known}")
+    problems.raise_if_any()
     return tuple(rows.values())
-
-
-def _named(plan: Plan, name: str) -> Row | str:
-    if name == RECOMMENDED:
-        row = plan.recommended or plan.control
-    else:
-        policy = plan.spec.recompute if name == ASKED else parse_recompute(name)
-        wanted = canonical_text(policy)
-        row = next((row for row in plan.rows if canonical_text(row.candidate.spec.recompute) == wanted), None)
-    if row is None:
-        return (
-            "the plan predicts nothing" if name == RECOMMENDED else "not in this plan, which lists equal settings once"
-        )
-    return row if row.prediction else f"not predicted: {row.reason}"
 
 
 _PARTS = ("predict", "engine/tracing", "engine/stand_in", "experiment/gpu.py", "experiment/effective.py")

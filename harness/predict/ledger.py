@@ -30,10 +30,7 @@ _PART = re.compile(r":(\d+):(\d+)")
 
 
 def workspace_bytes(spec: ExperimentSpec, *, has_experts: bool, has_loss: bool) -> int:
-    """Return the workspace bytes on a rank of ``spec``, 0 on a CPU; ``has_experts``, ``has_loss``: what the rank holds.
-
-    torch makes its own where it multiplies: in local layers, the output layer and the router of experts.
-    """
+    """Return the workspace bytes on a rank; torch has its own in local layers, the output layer and the router."""
     if spec.gpu_type.is_cpu:
         return 0
     in_torch = has_experts or has_loss or spec.kernels.transformer_impl == "local"

@@ -43,10 +43,7 @@ Made = dict[object, tuple[Mix, ...]]
 
 @dataclass(frozen=True)
 class Mixer:
-    """Makes the mixes of a request. ``settings``: what a layer may have, the one that keeps the most last.
-
-    ``more_layers``: by how many a chunk may have more layers than in the request.
-    """
+    """Makes the mixes of a request, of ``settings``, the one that keeps the most last; ``more_layers``: per chunk."""
 
     composer: Composer
     clock: Clock | None

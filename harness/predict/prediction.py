@@ -16,7 +16,7 @@ from harness.predict.device import OUTSIDE_ALLOCATOR_BYTES
 from harness.predict.experts import at_pace
 from harness.predict.ledger import StageMemory, stage_memory
 from harness.predict.model_states import Adam, adam_of
-from harness.predict.ranges import CLASSES, ENOUGH_ROWS, WIDENED, ClassName, spread_of, spreads
+from harness.predict.ranges import ENOUGH_ROWS, ClassName, spread_of, spreads
 from harness.predict.reserved import Drawn, Held, estimated
 from harness.predict.stages import Composer
 from harness.predict.time_model import Efficiency, StepTime, step_time, typical
@@ -206,11 +206,8 @@ class Prediction:
     @property
     def range_basis(self) -> str:
         """Say what the range is made of."""
-        if self.num_rows >= ENOUGH_ROWS:
-            return f"Range: 9 of 10 measured peaks of the class {self.job_class} lie in it ({self.num_rows} cases)"
-        nearest = next(row.nearest for row in CLASSES if row.name == self.job_class)
-        few = f"{counted(self.num_rows, 'row')} measured of {self.job_class}"
-        return f"Range: {few}, so the widest errors of these and of {nearest}, times {WIDENED:g}"
+        wider = "" if self.num_rows >= ENOUGH_ROWS else ", and of the nearest class, widened"
+        return f"Range: 9 of 10 of {counted(self.num_rows, 'measured peak')} of the class {self.job_class}{wider}"
 
     def num_of_ten_within(self, budget_bytes: int) -> int:
         """In how many of ten jobs of its class the need keeps a budget between the predicted need and its upper end."""
@@ -253,10 +250,7 @@ def predict(
     constants: Constants = BUILT_IN,
     composer: Composer | None = None,
 ) -> Prediction:
-    """Compose ``traces``. MissingTraceError for a missing one, LayoutError where the model cannot be cut.
-
-    ``imbalanced``: the same cases with uneven routing, for the upper end of the range and, in part, the seconds.
-    """
+    """Compose ``traces``, and ``imbalanced`` ones with uneven routing. MissingTraceError, LayoutError."""
     known = software or NO_SOFTWARE
     composer = replace(composer or Composer(spec, implementation), software=known)
     costs = composer.chunk_costs(traces)

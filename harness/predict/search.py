@@ -61,10 +61,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Candidates:
-    """Settings in the order none, modules, whole layers; the requested one is always among them.
-
-    ``inert``: modules that do nothing in this model. ``known``: rows of this layout that were predicted before.
-    """
+    """Settings in the order none, modules, whole layers, the requested one among them; ``known``: predicted rows."""
 
     rows: tuple[Candidate, ...]
     inert: dict[str, str]

@@ -259,10 +259,7 @@ class Composer:
         return in_effect(self.spec, policy_of_layer(setting), self.implementation, self.software)
 
     def settings(self, chunk: Chunk) -> Settings:
-        """Return the setting of each layer of a chunk; of layers under one checkpoint, as if each had its own.
-
-        Block recompute leaves MTP layers out, uniform takes each separately.
-        """
+        """Return the setting of each layer; block recompute leaves MTP layers out, uniform takes each separately."""
         policy, n, num_mtp = self.policy, len(chunk.layers), chunk.mtp_layers
         if isinstance(policy, PlannedRecompute):
             return self._planned[chunk]

@@ -70,10 +70,7 @@ def base_of(generation: str, hopper: Efficiency) -> Efficiency:
 
 
 def kind_of_step(spec: ExperimentSpec, time: "StepTime") -> str:
-    """Return the class of rows whose residuals give a step its range: generation, dense or experts, who is slower.
-
-    Steps below a second are classes of their own: there the script's work around a step shows.
-    """
+    """Return the class of rows for a step's range; below a second the script's work around a step shows."""
     pace = "short " if time.likely_s < 1 else "host-bound " if time.host_bound else ""
     return f"{generation_of(spec.gpu)} {pace}{'experts' if spec.model.moe else 'dense'}"
 

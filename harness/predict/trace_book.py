@@ -10,16 +10,7 @@ from harness.experiment.recompute import FullRecompute, SelectiveRecompute
 from harness.predict.compose import ChunkCost, Op, Piece, Work
 from harness.records.trace import ChunkTrace, OpKind, TraceCase
 
-_NOTHING = ChunkTrace(
-    saved_bytes=0,
-    forward_peak_bytes=0,
-    backward_peak_bytes=0,
-    persistent_bytes=0,
-    hidden_bytes=0,
-    num_parameters_dense=0,
-    num_parameters_expert=0,
-    parameter_bytes=0,
-)
+_NOTHING = ChunkTrace.model_validate({name: 0 for name, of in ChunkTrace.model_fields.items() if of.is_required()})
 
 
 class MissingTraceError(LookupError):

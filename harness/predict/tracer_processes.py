@@ -58,10 +58,7 @@ class TracerProcess:
     stop: Event = field(default_factory=Event)
 
     def answer(self, request: str, flag: str) -> bytes:
-        """The answer file. TracerLateError after ``timeout_s`` or ``stop``; RunFailedError when the tracer dies.
-
-        The tracer has its own session: Ctrl-C reaches only this process, which sets ``stop``.
-        """
+        """The answer file. TracerLateError after the time limit or ``stop``; RunFailedError when it dies."""
         with tempfile.TemporaryDirectory(prefix=_PREFIX) as name:
             asked, out, stderr = (Path(name) / each for each in ("request.json", "answer.json", "stderr"))
             asked.write_text(request)

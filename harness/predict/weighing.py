@@ -30,10 +30,7 @@ _MOST_REPLAYED = 3
 def with_replays(
     made: Plan, traces: Traces, software: Software, varied: Varied = CONSTANT, named: Sequence[str] = ()
 ) -> Plan:
-    """Return the plan with the first steps of the recommended, the asked and a few ``named`` settings replayed.
-
-    So is a cheaper one that may not fit. Where expandable segments cost less than recompute, the plan says so.
-    """
+    """Return the plan with the first steps of the recommended, asked, riskier and a few ``named`` rows replayed."""
     composer, draws = composer_of(made.spec, software), varied.draws(made.spec)
     named = named if len(named) <= _MOST_REPLAYED else ()
     for _ in range(_MOST_REPLAYED):
