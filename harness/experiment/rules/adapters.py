@@ -22,8 +22,9 @@ def _adapts_feed_forward(s: Situation) -> bool:
     return bool({"linear_fc1", "linear_fc2"} & {*_targets(s)})
 
 
-def _lacks_qkv(s: Situation) -> bool:
-    return "linear_qkv" in _targets(s) and (s.spec.model.mla is not None or all(s.spec.model.linear_attention_pattern))
+def _has_only_qkv_without_any(s: Situation) -> bool:
+    model = s.spec.model
+    return _targets(s) == ("linear_qkv",) and (model.mla is not None or all(model.linear_attention_pattern))
 
 
 def _checkpoint_without_gradient(s: Situation) -> Values | None:
@@ -46,13 +47,9 @@ RULES = (
          "peft.dim {dim} is not a multiple of {cut} {size}, over which adapters are cut",
          "use a peft.dim that {size} divides",
          f"{_BRIDGE}; tensor_parallel/layers.py", "run", "is not divisible by"),
-    Rule("LORA03", "error", lambda s: _lacks_qkv(s) and len(_targets(s)) == 1,
+    Rule("LORA03", "error", _has_only_qkv_without_any,
          "no layer has a linear_qkv",
          "add linear_proj, linear_fc1 or linear_fc2 to peft.target_modules",
-         "Megatron-Bridge peft/module_matcher.py", "source"),
-    Rule("LORA04", "note", lambda s: _lacks_qkv(s) and len(_targets(s)) > 1,
-         "no layer has a linear_qkv: it gets no adapter",
-         "drop linear_qkv from peft.target_modules",
          "Megatron-Bridge peft/module_matcher.py", "source"),
     Rule("LORA05", "error", lambda s: s.spec.peft is not None and s.spec.ddp.use_megatron_fsdp,
          "mbr-perf does not train adapters under Megatron-FSDP",

@@ -70,12 +70,6 @@ def _te_warms_up_with_grad(s: Situation) -> Values | None:
     return joined(named=captured) if s.te_before("2.12") else None
 
 
-def _skipped_in_capture(s: Situation) -> Values | None:
-    """Name plain checkpoints, which do not run while a graph is captured; transformer-engine's do."""
-    captured = _checkpoints(s, s.graph.impl)
-    return joined(named=[m for m in captured if not s.quantized or m == "core_attn"])
-
-
 def _lost_norm_checkpoint(s: Situation) -> bool:
     """The node of the experts looks for the checkpoint of a pre-MLP norm that no replayed step makes."""
     recomputed = "layernorm" in s.modules and not pre_mlp_norm_stays_in_graph(s.spec)
@@ -159,10 +153,6 @@ RULES = (
          "use transformer-engine 2.12, or a scope without these modules",
          "transformer_engine/pytorch/graph.py; https://github.com/NVIDIA/TransformerEngine/pull/2518", "source",
          "Checkpointing is not compatible with .grad()"),
-    Rule("G23", "warning", _skipped_in_capture,
-         "{named}: not recomputed inside the captured region",
-         "use a scope without these modules, or drop them",
-         f"Megatron-LM main tensor_parallel/random.py:680; {PULLS}/3919", "source", since="0.18"),
     Rule("G24", "error", lambda s: joined(named=_checkpoints(s, "local", quantized_only=True)),
          "{named} under {s.spec.compute_dtype}: local graphs cannot capture a layer with a checkpoint",
          "drop the graphs or the modules",

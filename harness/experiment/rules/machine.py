@@ -62,10 +62,8 @@ def _origin(s: Situation, name: str) -> str:
     return "" if name in s.spec.env else " (from your shell)"
 
 
-def _whole_moments(s: Situation) -> Values | None:
-    if not s.spec.ddp.use_megatron_fsdp or s.te_before("2.10") or not s.te_before("2.12"):
-        return None
-    return {"counted": "only its shard, for this release is assumed" if s.software.assumed else "them whole"}
+def _whole_moments(s: Situation) -> bool:
+    return s.spec.ddp.use_megatron_fsdp and s.te_before("2.12") and not s.te_before("2.10")
 
 
 def _weights_offloaded(s: Situation) -> bool:
@@ -91,14 +89,11 @@ ENVIRONMENT = (
          "set NCCL_GRAPH_REGISTER=0 for the ranks: -E here, export in a script of your own",
          "transformer/cuda_graphs.py:1413; https://github.com/NVIDIA/Megatron-LM/issues/5474", "source",
          _GRAPH_REGISTER_TEXT, until="0.19"),
-    Rule("V04", "warning", lambda s: s.graphs_locally and _may_register(s),
-         "local graphs with expandable segments: megatron-core {s.mcore_name} no longer checks NCCL_GRAPH_REGISTER",
-         "use -E NCCL_GRAPH_REGISTER=0, as older releases require",
-         "https://github.com/NVIDIA/Megatron-LM/issues/5474", "source", since="0.19"),
-    Rule("V05", "warning", lambda s: s.graphs_iteration and _may_register(s),
-         "megatron-core does not check NCCL_GRAPH_REGISTER for a captured iteration with expandable segments",
-         "set NCCL_GRAPH_REGISTER=0 for the ranks: -E here, export in a script of your own",
-         "Megatron-LM main full_cuda_graph.py", "source", since="0.18"),
+    Rule("V04", "warning",
+         lambda s: (s.graphs_iteration or (s.graphs_locally and not s.mcore_before("0.19"))) and _may_register(s),
+         "graphs with expandable segments: megatron-core {s.mcore_name} does not check NCCL_GRAPH_REGISTER",
+         "set NCCL_GRAPH_REGISTER=0 for the ranks, as older releases require",
+         "https://github.com/NVIDIA/Megatron-LM/issues/5474", "source", since="0.18"),
     Rule("V06", "error", _two_allocators,
          "PYTORCH_CUDA_ALLOC_CONF is {old}, but PYTORCH_ALLOC_CONF is {new}",
          "set one of them, or give both the same value",
@@ -123,8 +118,7 @@ ENVIRONMENT = (
          "unset it, or use a larger value",
          ARGUMENTS, "source", "FSDP requires CUDA_DEVICE_MAX_CONNECTIONS > 1 or unset."),
     Rule("B21", "warning", _whole_moments,
-         "transformer-engine {s.software.transformer_engine} keeps Adam's moments whole on every megatron-fsdp "
-         "rank; predicted: {counted}",
+         "transformer-engine {s.software.transformer_engine} keeps Adam's moments whole on every megatron-fsdp rank",
          "use transformer-engine 2.12 or newer",
          "https://github.com/NVIDIA/TransformerEngine/issues/2424", "issue"),
     Rule("ENV00", "note", lambda s: s.software.megatron_core is None,
@@ -226,11 +220,6 @@ RUN_RULES = (
          "transformer_engine layers: transformer-engine is not installed",
          "install transformer-engine, or use kernels.transformer_impl=local",
          "mbr-perf", "harness"),
-    Rule("RUN05", "warning",
-         lambda s: not s.uses_te and not s.gpu.is_cpu and s.moe is not None and s.moe.moe_grouped_gemm,
-         "without the package grouped_gemm, each local expert runs its own, slower matrix product",
-         "install grouped_gemm, or use kernels.transformer_impl=transformer_engine",
-         "transformer/moe/experts.py:81", "source", until="0.17"),
     Rule("RUN06", "error", _limit_above_device,
          "the memory limit {limit} exceeds the memory of a {s.gpu.title}, {there}",
          "use a --memory_limit below the device's memory, or leave it out",

@@ -146,7 +146,6 @@ CASES = [Case(*row) for row in (
     ("G22", "error", "dense", breaks(graph="transformer_engine", recompute="mlp"), keeps(scope=("attn",))),
     ("G22", "error", "dense", breaks(graph="transformer_engine", recompute="mlp", dtype="fp8_cs", mcore="0.18.0"),
      keeps(te="2.12.0")),
-    ("G23", "warning", "dense", breaks(graph="local", recompute="mlp", mcore="0.18.0"), keeps(graph="full_iteration")),
     ("G24", "error", "dense", breaks(graph="local", recompute="mlp", dtype="fp8_cs", mcore="0.18.0"),
      keeps(graph="full_iteration")),
     ("G25", "error", "dense", breaks(graph="local", impl="local", recompute="layernorm"), keeps(mcore="0.17.0")),
