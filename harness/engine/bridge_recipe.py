@@ -7,11 +7,11 @@ import os
 import pkgutil
 import sys
 from collections.abc import Callable
-from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 
 from harness.engine.process import die_with_parent, run_and_end
+from harness.errors import nearest
 
 _PACKAGES = ("megatron.bridge.perf_recipes", "megatron.bridge.recipes")
 
@@ -57,10 +57,7 @@ def found(name: str) -> Callable:
             known |= {key: value for key, value in functions.items() if key.endswith("_config") and callable(value)}
     if name in known:
         return known[name]
-    near = get_close_matches(name, known, 3)
-    raise LookupError(
-        f"Megatron-Bridge has no recipe {name}" + (f"; did you mean {' or '.join(near)}?" if near else "")
-    )
+    raise LookupError(f"Megatron-Bridge has no recipe {name}; {nearest(name, known, 3)}")
 
 
 if __name__ == "__main__":

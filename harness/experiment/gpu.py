@@ -169,22 +169,12 @@ _NVLINK_4 = "NVLink 4, half of 900 GB/s; NDR InfiniBand 400 Gb/s"
 _NVLINK_5 = "NVLink 5, half of 1.8 TB/s"
 
 
-def _rubin(name: str, title: str, gpus_per_node: int) -> GpuType:
-    """Return a row of the GPU that Megatron-Bridge's `-g` calls ``name``, with its GPUs of a node."""
-    return GpuType(
-        name,
-        title,
-        _peaks(4000, 17500, 35000),
-        288 * GB,
-        22e12,
-        (10, 7),
-        224,
-        Links(1800e9, 200e9, 72, "NVLink 6, half of 3.6 TB/s; ConnectX-9, 1.6 Tb/s per GPU"),
-        rf"\b{name.upper()}\b",
-        "NVIDIA Vera Rubin NVL72 data sheet (preliminary) / 72 GPUs, FP4 as in training",
-        gpus_per_node=gpus_per_node,
-        host_bandwidth=_VERA_C2C,
-    )
+_RUBIN = GpuType(
+    "vr200", "Vera Rubin NVL72", _peaks(4000, 17500, 35000), 288 * GB, 22e12, (10, 7), 224,
+    Links(1800e9, 200e9, 72, "NVLink 6, half of 3.6 TB/s; ConnectX-9, 1.6 Tb/s per GPU"),
+    r"\bVR200\b", "NVIDIA Vera Rubin NVL72 data sheet (preliminary) / 72 GPUs, FP4 as in training", gpus_per_node=4,
+    host_bandwidth=_VERA_C2C,
+)  # fmt: skip
 
 
 GPUS: dict[str, GpuType] = {
@@ -251,8 +241,8 @@ GPUS: dict[str, GpuType] = {
             r"\bGH200\b(?! 144G)", "NVIDIA GH200 Grace Hopper data sheet (halved); NVLink-C2C, half of 900 GB/s",
             gpus_per_node=1, host_bandwidth=450e9, host_memory_bytes=_GRACE_BYTES,
         ),
-        _rubin("vr200", "Vera Rubin NVL72", gpus_per_node=4),
-        _rubin("r100", "Rubin, one GPU a node", gpus_per_node=1),
+        _RUBIN,
+        replace(_RUBIN, name="r100", title="Rubin, one GPU a node", gpus_per_node=1, name_pattern=r"\bR100\b"),
         GpuType(
             "l40s", "L40S 48GB PCIe", _peaks(362.05, 733), 46_068 * MIB, 0.864e12, (8, 9), 142,
             Links(32e9, 12.5e9, 8, "PCIe 4.0 x16, 64 GB/s in both directions together; 100 Gb/s Ethernet"),

@@ -1,4 +1,4 @@
-"""The table of variables that mbr-perf sets for ranks. Rules V01 to V10 judge the values that they then have."""
+"""The table of variables that mbr-perf sets for ranks. Rules V01 to V08 judge the values that they then have."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -55,32 +55,18 @@ def _direct(request: Request, problems: Problems) -> Layer:
         if value is not None:
             cleared = option == "virtual_pipeline_model_parallel_size" and value == "none"
             settings[path] = Setting(None if cleared else value, f"--{option}")
-    for read in (_memory_limit, _graph_scope):
-        with problems.collecting():
-            settings.update(read(request))
+    limit, scope = request.memory_limit, request.cuda_graph_scope
+    if scope is not None:
+        parts = tuple(part.strip() for part in scope.split(",") if part.strip())
+        settings["cuda_graph.scope"] = Setting(parts, "--cuda_graph_scope")
+        if parts and request.cuda_graph_impl == "none":
+            problems.add(f"--cuda_graph_impl none contradicts --cuda_graph_scope {scope}", "give one of them")
+    if limit is not None and 1 <= limit * GIB < math.inf:
+        settings["measure.memory_limit_bytes"] = Setting(round(limit * GIB), "--memory_limit")
+    elif limit is not None:
+        remedy = "a finite number of GiB above 0 that each rank may use, e.g. 0.5"
+        problems.add(f"--memory_limit {limit:g}: no such limit", remedy)
     return settings
-
-
-def _memory_limit(request: Request) -> Layer:
-    limit = request.memory_limit
-    if limit is None:
-        return {}
-    if not (math.isfinite(limit) and round(limit * GIB) >= 1):
-        raise BadRequestError(
-            f"--memory_limit {limit:g} must be {'above 0' if math.isfinite(limit) else 'a finite number'}",
-            remedy="GiB that each rank may use, e.g. 0.5",
-        )
-    return {"measure.memory_limit_bytes": Setting(round(limit * GIB), "--memory_limit")}
-
-
-def _graph_scope(request: Request) -> Layer:
-    if request.cuda_graph_scope is None:
-        return {}
-    scope = tuple(part.strip() for part in request.cuda_graph_scope.split(",") if part.strip())
-    if scope and request.cuda_graph_impl == "none":
-        message = f"--cuda_graph_impl none contradicts --cuda_graph_scope {request.cuda_graph_scope}"
-        raise BadRequestError(message, remedy="give one of them")
-    return {"cuda_graph.scope": Setting(scope, "--cuda_graph_scope")}
 
 
 def _consequences(direct: Layer, assigned: Layer) -> Layer:

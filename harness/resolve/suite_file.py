@@ -38,14 +38,8 @@ def _settings(value: object) -> tuple[str, ...]:
     return texts
 
 
-def _setting(value: object) -> str:
-    if isinstance(value, tuple):
-        raise RefusedError.at((), "must be text: a list belongs to a case", "e.g. recompute: core_attn")
-    return _settings(value)[0]
-
-
 class _DefaultOptions(Options):
-    recompute: Annotated[str | None, BeforeValidator(refusing(_setting))] = None
+    recompute: Annotated[str | None, AfterValidator(refusing(lambda text: _settings(text)[0]))] = None
 
 
 class _CaseOptions(Options):
