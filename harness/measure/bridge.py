@@ -67,7 +67,8 @@ def _for_function_of_point(asked: Request) -> Request:
     of_point = tuple(f"{name.removeprefix('env.')}={value}" for name, value in env if value is not None)
     function = ForeignSource("bridge_recipe", found[0])
     given = replace(asked, model_recipe_name="", model_family_name=None, recipes_dir=None, variant=None, point_gpu=None)
-    given = replace(given, source=function, num_gpus=choice.num_gpus, task=None, compute_dtype=None)
+    num_gpus = asked.num_gpus or choice.point.key.num_gpus
+    given = replace(given, source=function, num_gpus=num_gpus, task=None, compute_dtype=None)
     return laid_over(Request(model_recipe_name="", gpu=asked.gpu, env=of_point), given)
 
 

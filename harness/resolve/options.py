@@ -64,8 +64,7 @@ def _direct(request: Request, problems: Problems) -> Layer:
     if limit is not None and 1 <= limit * GIB < math.inf:
         settings["measure.memory_limit_bytes"] = Setting(round(limit * GIB), "--memory_limit")
     elif limit is not None:
-        remedy = "a finite number of GiB above 0 that each rank may use, e.g. 0.5"
-        problems.add(f"--memory_limit {limit:g}: no such limit", remedy)
+        problems.add(f"--memory_limit {limit:g} must be a finite number above 0", "GiB of each rank, e.g. 0.5")
     return settings
 
 

@@ -20,20 +20,17 @@ KNOWN_NAMES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Choice:
-    """The point, the number of GPUs, the notes about choices made for the user, and whether to scale the batch."""
+    """The point, and the notes about choices made for the user."""
 
     point: OperatingPoint
-    num_gpus: int
     notes: tuple[str, ...]
-    rescale: bool
 
 
 def choose_point(recipe: Recipe, request: Request) -> Choice:
     """Return the operating point that a request selects; BadRequestError with the available points."""
     check_names(request)
     if request.source is not None:  # its only point was made for the request
-        point, num_gpus = recipe.points[0], request.num_gpus or recipe.points[0].key.num_gpus
-        return Choice(point, num_gpus, (), rescale=num_gpus != point.key.num_gpus)
+        return Choice(recipe.points[0], ())
     task, gpu = request.task or "pretrain", request.point_gpu or request.gpu
     name = recipe.header.name
     points = [point for point in recipe.points if point.key.task == task]
@@ -150,7 +147,7 @@ def _first_runnable(points: list[OperatingPoint], notes: tuple[str, ...]) -> Cho
             if point is not points[0]:
                 why = "; ".join(points[0].key.inconsistent)
                 notes += (f"{point.title}, because {points[0].title} cannot run: {why}",)
-            return Choice(point, point.key.num_gpus, notes, rescale=False)
+            return Choice(point, notes)
     raise _refusal(points[0])
 
 
@@ -160,13 +157,13 @@ def with_num_gpus(points: list[OperatingPoint], num_gpus: int, notes: tuple[str,
         if point.key.num_gpus == num_gpus:
             if point.key.inconsistent:
                 raise _refusal(point)
-            return Choice(point, num_gpus, notes, rescale=False)
+            return Choice(point, notes)
     runnable = sorted((p for p in points if not p.key.inconsistent), key=lambda p: p.key.num_gpus)
     if not runnable:
         raise _refusal(points[0])
     point = next((p for p in runnable if p.key.num_gpus > num_gpus), runnable[-1])
     note = f"no operating point for {counted(num_gpus, 'GPU')}: started from {point.title}"
-    return Choice(point, num_gpus, (*notes, note), rescale=True)
+    return Choice(point, (*notes, note))
 
 
 def _refusal(point: OperatingPoint) -> BadRequestError:

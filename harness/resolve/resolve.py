@@ -216,10 +216,10 @@ def _follow_context(layer: Layer, spec: ExperimentSpec, choice: Choice) -> _Foll
     """Lower the point's context parallelism to what another number of GPUs allows."""
     cp = spec.parallelism.context_parallel_size
     others = spec.parallelism.model_parallel_size // cp
-    fits = [size for size in range(1, cp + 1) if cp % size == choice.num_gpus % (others * size) == 0]
-    if not choice.rescale or not fits or fits[-1] == cp or _given(layer, _CP):
+    fits = [size for size in range(1, cp + 1) if cp % size == spec.num_gpus % (others * size) == 0]
+    if spec.num_gpus == choice.point.key.num_gpus or not fits or fits[-1] == cp or _given(layer, _CP):
         return {}, ""
-    note = f"context parallelism {cp} lowered to {fits[-1]}: {choice.num_gpus} GPUs (-cp sets it)"
+    note = f"context parallelism {cp} lowered to {fits[-1]}: {spec.num_gpus} GPUs (-cp sets it)"
     return {_CP: Setting(fits[-1], "--num_gpus")}, note
 
 
@@ -247,14 +247,14 @@ def _follow_num_gpus(layer: Layer, spec: ExperimentSpec, choice: Choice) -> _Fol
     Leaves that the point lacks have their value of ``layer``: a file of another program may leave them to options.
     """
     key = choice.point.key
-    if not choice.rescale or _given(layer, _GBS):
+    if spec.num_gpus == key.num_gpus or _given(layer, _GBS):
         return {}, ""
     asked = {path: setting for path, setting in layer.items() if not path.startswith("parallelism.")}
     published = build_spec(merge(asked, choice.point.layer), choice.point.place)
     if key.num_gpus % published.parallelism.model_parallel_size:
         return {}, ""
     base = data_parallel_size(published.parallelism, key.num_gpus)
-    now = data_parallel_size(spec.parallelism, choice.num_gpus)
+    now = data_parallel_size(spec.parallelism, spec.num_gpus)
     before = published.batch.global_batch_size
     scaled = weak_scaled(before, base, now)
     if scaled == before:

@@ -49,10 +49,10 @@ def ask(**options: object) -> Request:
 
 
 def test_the_first_listed_count_that_can_run_is_the_default(recipe):
-    assert choose_point(recipe(point(gpus=16), point(gpus=8)), ask()).num_gpus == 16
+    assert choose_point(recipe(point(gpus=16), point(gpus=8)), ask()).point.key.num_gpus == 16
     points = recipe(point(gpus=64, extra=BROKEN), point(gpus=128))
     choice = choose_point(points, ask())
-    assert choice.num_gpus == 128
+    assert choice.point.key.num_gpus == 128
     [note] = choice.notes
     assert note.startswith("pretrain h100 bf16 128 GPUs") and note.endswith("world 64 not divisible by 512")
     for options in ({}, {"tensor_model_parallel_size": 1}):
@@ -121,7 +121,7 @@ def test_the_usual_precision_is_taken_when_there_else_the_first_with_a_note(reci
 
 def test_variants_are_chosen_by_name_only(recipe):
     many = recipe(point(gpus=4, extra="    variant: large\n"), point(gpus=8))
-    assert [choose_point(many, asked).num_gpus for asked in (ask(), ask(variant="large"))] == [8, 4]
+    assert [choose_point(many, asked).point.key.num_gpus for asked in (ask(), ask(variant="large"))] == [8, 4]
     several = recipe(point(extra="    variant: large\n"), point(extra="    variant: small\n"))
     refused(lambda: choose_point(several, ask()), "--variant large or small")
     refused(lambda: only_gpu_point(several, ask(gpu="", variant="larg")), "--variant larg;")

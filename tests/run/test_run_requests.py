@@ -3,7 +3,6 @@
 import os
 import re
 from importlib.util import find_spec
-from math import isfinite
 
 import pytest
 
@@ -129,8 +128,7 @@ SMALL = ("-mr", "llama3_8b", "-g", "cpu", "--num_layers", "4", "-sl", "256", "-m
 def test_a_limit_that_is_none_is_refused(mbr_perf, limit):
     answer = mbr_perf("run", *SMALL, "--memory_limit", limit, "--dryrun")
     assert answer.code == 2
-    wanted = "above 0" if isfinite(float(limit)) else "a finite number"
-    assert f"--memory_limit {float(limit):g} must be {wanted}" in answer.err
+    assert f"--memory_limit {float(limit):g} must be a finite number above 0" in answer.err
 
 
 def test_a_step_cannot_be_both_watched_and_measured(mbr_perf):

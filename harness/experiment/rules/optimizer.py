@@ -21,18 +21,11 @@ def _has_sharded_optimizer(s: Situation) -> bool:
     return s.spec.optimizer.use_distributed_optimizer or s.spec.ddp.use_megatron_fsdp
 
 
-def _muon_refuses(s: Situation) -> Values | None:
-    """Return the first setting that Megatron-LM's launcher refuses beside Muon. From 0.17 on dist_muon overlaps."""
-    if not s.spec.optimizer.is_muon:
-        return None
-    ddp, no_overlap = s.spec.ddp, s.spec.optimizer.optimizer == "muon" or s.mcore_before("0.17")
-    asked = {
-        "overlap_grad_reduce": ("overlap grad reduce", ddp.overlap_grad_reduce and no_overlap),
-        "overlap_param_gather": ("overlap param gather", ddp.overlap_param_gather and no_overlap),
-        "use_megatron_fsdp": ("Megatron-FSDP", ddp.use_megatron_fsdp),
-    }
-    found = next((name for name, (_, is_on) in asked.items() if is_on), None)
-    return None if found is None else {"name": found, "words": asked[found][0]}
+def _muon_refuses(s: Situation) -> bool:
+    """Return whether Megatron-LM's launcher refuses a setting beside Muon. From 0.17 on dist_muon overlaps."""
+    no_overlap = s.spec.optimizer.optimizer == "muon" or s.mcore_before("0.17")
+    overlaps = s.spec.ddp.overlap_grad_reduce or s.spec.ddp.overlap_param_gather
+    return s.spec.optimizer.is_muon and (s.spec.ddp.use_megatron_fsdp or (overlaps and no_overlap))
 
 
 def _offloads(s: Situation) -> bool:
@@ -108,9 +101,9 @@ RULES = (
          "use --compute_dtype bf16, or optimizer.optimizer=adam",
          "optimizer/muon.py:196", "source", "muon with fp16 is not supported."),
     Rule("B23c", "error", _muon_refuses,
-         "{s.spec.optimizer.optimizer} does not work with {name}",
-         "use ddp.{name}=false",
-         ARGUMENTS, "source", "Muon optimizer does not support {words}", until="0.18"),
+         "{s.spec.optimizer.optimizer} works neither with Megatron-FSDP nor with overlapped reduce and gather",
+         "set ddp.overlap_grad_reduce, ddp.overlap_param_gather and ddp.use_megatron_fsdp to false",
+         ARGUMENTS, "source", "Muon optimizer does not support", until="0.18"),
     Rule("B24", "error",
          lambda s: s.spec.optimizer.optimizer == "sgd" and s.spec.optimizer.use_distributed_optimizer,
          "sgd does not work with the distributed optimizer",

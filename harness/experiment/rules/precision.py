@@ -75,21 +75,8 @@ _BASE = "transformer-engine 2.11 pytorch/module/base.py"
 _MX_ROWS = 128
 
 
-def _idle(s: Situation) -> Values | None:
-    if not s.spec.kernels.tp_comm_overlap or s.gpu.is_cpu:
-        return None
-    reasons = {
-        "TP is 1": s.tp == 1,
-        "sequence_parallel is off": not s.spec.parallelism.sequence_parallel,
-        "megatron-core's own layers have no user buffers": not s.uses_te,
-        "megatron-core switches it off for multi-latent attention": s.spec.model.mla is not None,
-    }
-    idle = [reason for reason, holds in reasons.items() if holds]
-    return {"why": " and ".join(idle)} if idle else None
-
-
 def _overlaps(s: Situation) -> bool:
-    return s.uses_te and s.spec.kernels.tp_comm_overlap and _idle(s) is None and not s.gpu.is_cpu
+    return s.uses_te and s.spec.makes_user_buffers
 
 
 def _uneven_rows(s: Situation) -> Values | None:
@@ -100,9 +87,10 @@ def _uneven_rows(s: Situation) -> Values | None:
 
 
 USER_BUFFERS = (
-    Rule("B04a", "warning", _idle,
-         "tp_comm_overlap has no effect, because {why}",
-         "nothing to do: the run equals a run without it",
+    Rule("B04a", "warning", lambda s: s.spec.kernels.tp_comm_overlap and not _overlaps(s) and not s.gpu.is_cpu,
+         "tp_comm_overlap has no effect without TP, sequence_parallel and transformer-engine's layers, or with "
+         "multi-latent attention",
+         "drop it: the run equals a run without it",
          "Megatron-Bridge training/comm_overlap.py", "source"),
     Rule("B04c", "error", lambda s: _overlaps(s) and (s.spec.precision.peak == "fp4" or s.fp8_recipe == "blockwise"),
          "tp_comm_overlap does not work with {s.spec.compute_dtype}",
