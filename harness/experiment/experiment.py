@@ -310,10 +310,7 @@ class ExperimentSpec(Frozen):
         return min((size for size in known if size), default=None)
 
     def identity(self, *, exclude_defaults: bool = False) -> dict[str, object]:
-        """Return everything that decides a result: not steps and window, but the seed, which routes tokens to experts.
-
-        A memory limit counts on a GPU, where the allocator frees and retries near it. On a CPU it only ends runs.
-        """
+        """Return what decides a result: not steps and window, but the seed, which routes tokens to experts."""
         unlisted = {"gpus_per_node", "family"}
         fields = self.model_dump(mode="json", exclude=unlisted, exclude_defaults=exclude_defaults)
         fields["measure"] = {"seed": self.measure.seed}

@@ -96,11 +96,7 @@ def model_flops_per_step(spec: ExperimentSpec) -> int:
 
 
 def recompute_flops_per_step(spec: ExperimentSpec, effective: EffectiveRecompute) -> int:
-    """Forward FLOPs executed a second time in one optimizer step, by the same formula, over all GPUs.
-
-    Nested modules add up, because megatron-core runs them again inside each other: with `moe` and `shared_experts` the
-    shared experts run three times.
-    """
+    """Forward FLOPs executed again in one optimizer step, over all GPUs; nested modules add up, as they run."""
     if isinstance(spec.recompute, FullRecompute):
         return _full_recompute_flops(spec, spec.recompute, effective)
     if isinstance(spec.recompute, PlannedRecompute):

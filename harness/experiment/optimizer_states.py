@@ -13,10 +13,7 @@ used too, best of 7 steps (results/benchmarks/host_adam.json). Processors differ
 
 
 def least_parameters(spec: ExperimentSpec) -> tuple[int, int]:
-    """Return the weights of attention and feed-forward of dense layers and of experts that some rank holds at least.
-
-    A stage holds at least the mean number of layers. Norms, embeddings and the output layer come on top.
-    """
+    """Return the weights of dense layers' attention and feed-forward, and of experts, that some rank holds at least."""
     model, p = spec.model, spec.parallelism
     per_weight = model.hidden_size * (3 if model.gated_linear_unit else 2)
     attention = (

@@ -116,11 +116,7 @@ def _layers_of(node: ast.expr) -> tuple[int, ...]:
 
 
 def with_num_layers(pattern: tuple[int, ...], num_layers: int) -> tuple[int, ...]:
-    """Return the pattern for another depth: the leading dense layers stay, the rest are MoE.
-
-    >>> with_num_layers((0, 0, 0, 1, 1, 1, 1), 5)
-    (0, 0, 0, 1, 1)
-    """
+    """Return the pattern for another depth: the leading dense layers stay, the rest are MoE."""
     dense = pattern.index(1) if 1 in pattern else len(pattern)
     return tuple(0 if i < dense else 1 for i in range(num_layers))
 

@@ -78,11 +78,7 @@ def data_parallel_size(parallelism: ParallelismSpec, num_gpus: int) -> int:
 
 
 def weak_scaled(global_batch_size: int, base_data_parallel: int, data_parallel: int) -> int:
-    """Return the global batch size that keeps each GPU's work, as Megatron-Bridge scales it: GBS x DP / base DP.
-
-    >>> weak_scaled(192, 32, 4)
-    24
-    """
+    """Return the global batch size that keeps each GPU's work, as Megatron-Bridge scales it: GBS x DP / base DP."""
     scaled, rest = divmod(global_batch_size * data_parallel, base_data_parallel)
     if rest:
         raise BadRequestError(
@@ -177,10 +173,7 @@ _MOST_LISTED = 8
 
 
 def only_gpu_point(recipe: Recipe, request: Request) -> OperatingPoint:
-    """Return the one runnable point on a GPU that fits the options of a request without GPU type.
-
-    SeveralMatchError lists the options of each if several fit; BadRequestError if none fits.
-    """
+    """Return the one runnable point on a GPU that fits the options. SeveralMatchError, BadRequestError."""
     matching = _matching(recipe, request)
     matching = [point for point in matching if point.key.num_gpus == request.num_gpus] or matching
     choices = dict.fromkeys(_choosing(point, request) for point in matching)

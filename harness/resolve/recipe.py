@@ -252,11 +252,7 @@ class ForeignSource:
 
     @property
     def name(self) -> str:
-        """Return a name for folders and goldens: that of the file, or of its folder if all jobs name the file alike.
-
-        >>> ForeignSource("hf", "models/Llama-3.1-8B/config.json").name
-        'llama-3.1-8b'
-        """
+        """Return a name for folders and goldens: that of the file, or of its folder if all jobs name the file alike."""
         if self.called:
             return self.called
         path = Path(self.path.rpartition(":")[2] if self.kind == "bridge_recipe" else self.path).absolute()

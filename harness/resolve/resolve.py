@@ -46,10 +46,7 @@ _QUEUES = "env.CUDA_DEVICE_MAX_CONNECTIONS"
 
 @dataclass(frozen=True)
 class Resolved:
-    """A spec, the source of each leaf (``default``, ``file:line``, ``--option``), and notes for the user.
-
-    ``sources`` also holds the options that selected the point: ``variant`` with ``--variant NAME``.
-    """
+    """A spec, the source of each leaf and of the options that selected the point, and notes for the user."""
 
     spec: ExperimentSpec
     sources: dict[str, str]

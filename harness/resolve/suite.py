@@ -78,10 +78,7 @@ def recompute_of(request: Request) -> str | None:
 def case_name(given: str, request: Request, recompute: str | None) -> str:
     """Return the given name; else join recipe, task, precision, GPUs and variant where given, like a golden's name.
 
-    ``recompute`` ends it where it is not None.
-
-    >>> case_name("", Request(model_recipe_name="llama3_8b", gpu="h100", num_gpus=8), "full:block:5")
-    'llama3_8b.8gpu.full-block-5'
+    ``recompute`` ends it where it is not None, as in ``llama3_8b.8gpu.full-block-5``.
     """
     count = f"{request.num_gpus}gpu" if request.num_gpus is not None else None
     stem = Path(request.model_recipe_name).stem

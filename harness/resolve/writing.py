@@ -20,8 +20,7 @@ def recipe_text(
 ) -> str:
     """Return the text of a recipe file whose only point is ``spec``, without values that equal the defaults.
 
-    ``source``: where the values come from. ``comments``: by path, the text behind a setting. ``heading``: comment lines
-    at the top.
+    ``comments``: by path, the text behind a setting. ``heading``: comment lines at the top.
     """
     texts = comments or {}
     tree = _tree(spec)

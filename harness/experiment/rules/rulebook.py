@@ -161,10 +161,7 @@ _OF_OTHERS = (
 
 @dataclass(frozen=True)
 class Refusal:
-    """``pattern`` matches the message, with a group for each value in it. ``rule``: "" if no request breaks it.
-
-    ``message`` and ``fix`` hold ``<name>`` where the value of a group belongs.
-    """
+    """``pattern`` matches the message, with a group for each value: ``<name>`` in ``message`` and ``fix``."""
 
     rule: str
     pattern: str
