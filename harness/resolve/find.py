@@ -113,12 +113,9 @@ def _refuse_configuration(file: RecipeFile) -> None:
 
 def check_names(recipe: Recipe, file: RecipeFile) -> None:
     """Require that names inside the file agree with its place, so that a name alone finds it."""
-    for field, inside, outside in (
-        ("name", recipe.header.name, file.name),
-        ("family", recipe.header.family, file.family),
-    ):
-        if outside is not None and inside != outside:
-            raise BadRequestError(
-                f"{file.label}: {field} is '{inside}', but its file or folder is named '{outside}'",
-                remedy="rename the file or folder, or change the field",
-            )
+    inside, outside = (recipe.header.name, recipe.header.family), (file.name, file.family)
+    if file.name is not None and inside != outside:
+        raise BadRequestError(
+            f"{file.label}: name and family are {inside}, but file and folder are named {outside}",
+            remedy="rename the file or folder, or change the field",
+        )

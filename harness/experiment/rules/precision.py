@@ -14,11 +14,7 @@ def _gpu_too_old(s: Situation) -> Values | None:
     if needed is None or found is None or found >= needed:
         return None
     usable = [p.name for p in PRECISIONS.values() if p.min_capability is not None and p.min_capability <= found]
-    return {"needed": _dotted(needed), "found": _dotted(found), "usable": ", ".join(usable)}
-
-
-def _dotted(capability: tuple[int, int]) -> str:
-    return f"{capability[0]}.{capability[1]}"
+    return {"needed": "{}.{}".format(*needed), "found": "{}.{}".format(*found), "usable": ", ".join(usable)}
 
 
 def _te_too_old(s: Situation) -> Values | None:
