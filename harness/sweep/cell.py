@@ -121,11 +121,12 @@ def _versus(cell: MeasuredCell, control: MeasuredCell) -> Versus | None:
     if cell.costs_s and control.costs_s and _TIME not in cell.metrics.problems:
         time = time_change(cell.costs_s, control.costs_s)
     memory = memory_saving((cell.runs, cell.metrics), (control.runs, control.metrics))
+    price, interval = trade_off(time, memory)
     return Versus.of(
         time=time,
         memory=memory,
-        trade=trade_off(time, memory),
-        memory_problem="" if memory else cell.metrics.problems.get(_MEMORY, "no allocated peak of all ranks"),
+        ms_per_gib_saved=price,
+        ms_per_gib_saved_interval=interval,
         time_rescaled=_tokens_per_gpu(cell.runs[0].spec) != _tokens_per_gpu(control.runs[0].spec),
     )
 

@@ -43,7 +43,7 @@ class SweepDisplay(BatchDisplay):
 
     def result(self, found: SweepRunDocument, stopped: ExitCode | None) -> None:
         """Show the answer; for an unfinished sweep also the command that continues it. ``stopped``: by a signal."""
-        to_do = f"{counted(found.num_runs_due, 'run')} still to do"
+        to_do = f"{counted(found.num_runs_missing, 'run')} still to do"
         resume = command_text("sweep", "--resume", found.sweep_dir)
         if self.as_json:
             json.answer(found)
@@ -52,7 +52,7 @@ class SweepDisplay(BatchDisplay):
             return
         else:
             show_verdict(found, found.report)
-        if found.num_runs_due:
+        if found.num_runs_missing:
             self.narrate(Line(f"{to_do}: {resume}", whole=True))
 
 
@@ -82,7 +82,8 @@ _WORST_FIRST = (ExitCode.RUN_FAILED, ExitCode.REGRESSION, ExitCode.INCONCLUSIVE,
 
 def answer(batch: SweepBatch, display: SweepDisplay, signal: int | None = None) -> ExitCode:
     """Judge the sweep on disk and show the answer; ``signal`` ended the sitting. Starts nothing."""
-    num_due, data = len(batch.due()), read_sweep(batch.folder)
+    batch.due()  # writes down the lessons of runs that ended since
+    data = read_sweep(batch.folder)
     gate = data.plan.gate
     try:
         verdict = judge_sweep(data, gate)
@@ -95,20 +96,19 @@ def answer(batch: SweepBatch, display: SweepDisplay, signal: int | None = None) 
         again = command_text("report", data.sweep_dir, "--out", "FOLDER")
         display.narrate(f"the reports could not be written: {error}; {again} tries again")
     stopped = None if signal is None else status_exit_code("interrupted", signal)
-    found = SweepRunDocument.of(verdict, report=reports, sweep_dir=batch.folder, num_runs_due=num_due)
+    found = SweepRunDocument.of(verdict, report=reports, sweep_dir=batch.folder)
     display.result(found, stopped)
-    return sweep_exit_code(verdict, gate, num_due) if stopped is None else stopped
+    return sweep_exit_code(verdict, gate) if stopped is None else stopped
 
 
-def sweep_exit_code(verdict: SweepVerdict, gate: GateOptions, num_due: int) -> ExitCode:
+def sweep_exit_code(verdict: SweepVerdict, gate: GateOptions) -> ExitCode:
     """Return the exit code of the worst cell; running out of memory and being pruned are results.
 
-    3 for a failed cell, 5 for a regression, 6 where something could not be judged, 7 on request; else 0.
-    ``num_due``: runs that are still to be done; a sweep with any has no answer yet.
+    3 for a failed cell, 5 for a regression, 6 where something is due or could not be judged, 7 on request; else 0.
     """
     codes = {_exit_code(cell, gate) for cell in verdict.cells}
     unused = gate.names_one_golden and not any(cell.golden for cell in verdict.cells)
-    if num_due or unused:
+    if verdict.num_runs_missing or unused:
         codes.add(ExitCode.INCONCLUSIVE)
     return next((code for code in _WORST_FIRST if code in codes), ExitCode.OK)
 

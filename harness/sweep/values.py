@@ -21,33 +21,24 @@ from harness.records.redact import redact_shapes
 from harness.records.run import RunRecord
 from harness.records.sweep import Cell, CellData, Compared, PlannedCell, RefusedCell, SweepPlan
 from harness.show.json import Document, Refusing, Shown, Text, at
-from harness.units import GIB, format_bytes
+from harness.units import GIB
+
+Price = tuple[float | None, tuple[float, float] | None]
 
 
-@dataclass(frozen=True)
-class TradeOff:
-    """``ms_per_gib_saved`` and its 95 % interval; None with the reason in ``undefined``. Negative: it saves both."""
+def trade_off(time: TimeChange | None, memory: MemorySaving | None) -> Price:
+    """Return milliseconds per GiB saved, and the 95 % interval, of the time alone; negative: it saves both.
 
-    ms_per_gib_saved: float | None
-    interval: tuple[float, float] | None = None
-    undefined: str = ""
-
-
-def trade_off(time: TimeChange | None, memory: MemorySaving | None) -> TradeOff:
-    """Divide time by memory saved. The interval is that of the time alone."""
-    if time is None or memory is None:
-        return TradeOff(None, undefined="the time or the memory is not known")
-    if memory.saved_bytes <= memory.noise_bytes:
-        noise = format_bytes(memory.noise_bytes)
-        return TradeOff(None, undefined=f"it saves no more memory than identical runs differ by ({noise})")
-    if time.is_settled is False:
-        return TradeOff(None, undefined="no difference in time is established (its 95 % interval contains 0)")
+    None where memory is within the noise of identical runs, or where no difference in time is established.
+    """
+    if time is None or memory is None or memory.saved_bytes <= memory.noise_bytes or time.is_settled is False:
+        return None, None
     per_gib = 1000 / (memory.saved_bytes / GIB)
     interval = None
     if time.interval is not None and time.fraction:
         control_s = time.seconds / time.fraction
         interval = (time.interval[0] * control_s * per_gib, time.interval[1] * control_s * per_gib)
-    return TradeOff(time.seconds * per_gib, interval)
+    return time.seconds * per_gib, interval
 
 
 CellStatus = Literal["ok", "oom", "failed", "pruned", "skipped_inert", "illegal", "not_run", "interrupted"]
@@ -62,12 +53,10 @@ class Versus(Shown):
     time_rescaled: bool = False
     memory_saved_bytes: int | None = at("memory", "saved_bytes")
     memory_noise_bytes: int | None = at("memory", "noise_bytes")
-    memory_problem: Text = None
     saved_bytes: dict[str, int] = at("memory", "saved_by_metric", default={})
     ranks: tuple[RankSaving, ...] = at("memory", "ranks", default=())
-    ms_per_gib_saved: float | None = at("trade", "ms_per_gib_saved")
-    ms_per_gib_saved_interval: tuple[float, float] | None = at("trade", "interval")
-    ms_per_gib_saved_undefined: Text = at("trade", "undefined")
+    ms_per_gib_saved: float | None = None
+    ms_per_gib_saved_interval: tuple[float, float] | None = None
 
 
 class CellPrediction(PredictedAndMeasured):
@@ -245,10 +234,9 @@ class SweepVerdict(Compared, Document):
 
 
 class SweepRunDocument(SweepVerdict):
-    """``mbr-perf sweep --json``. ``num_runs_due``: runs that are still to be done."""
+    """``mbr-perf sweep --json``."""
 
     sweep_dir: Path
-    num_runs_due: int
 
 
 class PlannedCellRow(Shown):

@@ -54,7 +54,7 @@ def test_a_golden_file_is_for_the_cell_of_its_settings_alone(cells, golden_file,
     verdict = judge_sweep(make_sweep(cells(none=3.0, mlp=seconds)), gate)
 
     assert [cell.golden is not None for cell in verdict.cells] == [False, True]
-    assert sweep_exit_code(verdict, gate, 0) is code
+    assert sweep_exit_code(verdict, gate) is code
 
 
 def test_a_golden_file_for_none_of_the_cells_is_reported_and_inconclusive(cells, golden_file, make_sweep):
@@ -62,7 +62,7 @@ def test_a_golden_file_for_none_of_the_cells_is_reported_and_inconclusive(cells,
     verdict = judge_sweep(make_sweep(cells(none=1.0, mlp=1.0)), gate)
 
     assert "core_attn.json " in verdict.notes[-1]
-    assert sweep_exit_code(verdict, gate, 0) is ExitCode.INCONCLUSIVE
+    assert sweep_exit_code(verdict, gate) is ExitCode.INCONCLUSIVE
 
 
 def test_a_required_golden_or_a_folder_of_goldens_has_to_hold_one_for_every_cell(
@@ -70,15 +70,15 @@ def test_a_required_golden_or_a_folder_of_goldens_has_to_hold_one_for_every_cell
 ):
     required = GateOptions(golden_values_path=golden_file("mlp"), require_golden=True)
     for gate in (required, GateOptions(golden_values_path=tmp_path)):
-        code = sweep_exit_code(judge_sweep(make_sweep(cells(none=1.0, mlp=1.0)), gate), gate, 0)
+        code = sweep_exit_code(judge_sweep(make_sweep(cells(none=1.0, mlp=1.0)), gate), gate)
         assert code is ExitCode.INCONCLUSIVE
     accepting = GateOptions(golden_values_path=golden_file("mlp"), accept_differences=("recompute",))
     assert all(cell.golden for cell in judge_sweep(make_sweep(cells(none=1.0, mlp=1.0)), accepting).cells)
 
 
-@pytest.mark.parametrize(("num_due", "code"), [(0, ExitCode.OK), (1, ExitCode.INCONCLUSIVE)])
-def test_a_sweep_with_runs_to_do_has_no_answer_yet(cells, make_sweep, num_due, code):
-    assert sweep_exit_code(judge_sweep(make_sweep(cells(none=1.0))), GateOptions(), num_due) is code
+@pytest.mark.parametrize(("repeats", "code"), [(1, ExitCode.OK), (2, ExitCode.INCONCLUSIVE)])
+def test_a_sweep_with_runs_to_do_has_no_answer_yet(cells, make_sweep, repeats, code):
+    assert sweep_exit_code(judge_sweep(make_sweep(cells(none=1.0), repeats=repeats)), GateOptions()) is code
 
 
 RECORDED = Path(__file__).parents[1] / "data" / "sweeps" / "cpu_oom"
