@@ -72,11 +72,7 @@ class PlannedRun:
 
 @dataclass
 class Batch(ABC, Generic[Entry]):
-    """Runs of several entries by one plan, in one folder that this process holds.
-
-    ``command``: the command that resumes it. ``predicts``: a run without a planned prediction
-    makes one. ``outlives_failed_starts``: a run that cannot start is recorded as failed, and the others go on.
-    """
+    """Runs of several entries by one plan, in one folder that this process holds. ``command`` resumes it."""
 
     folder: Path
     host: Host
@@ -245,11 +241,7 @@ def drafted(asked: Asked, request: RunRequest, host: Host, words: Callable[[Find
 
 
 def ask_megatron(drafts: Sequence[Draft[Asked]], host: Host) -> tuple[list[Draft[Asked]], tuple[str, ...]]:
-    """Mark the drafts that the installed megatron-core refuses. Also return notes on unanswered questions.
-
-    megatron-core is asked before GPUs are taken; entries for the CPU take none. Twins are asked too: if the entry that
-    they equal is refused, a twin may still run.
-    """
+    """Mark drafts for GPUs that the installed megatron-core refuses, twins too. Also return notes without an answer."""
     asked = {
         place: Question(draft.checked.spec, draft.checked.software, draft.checked.env)
         for place, draft in enumerate(drafts)

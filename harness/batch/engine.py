@@ -138,12 +138,7 @@ _COMMANDS = {"sweep": "sweep", "night": "nightly", "bisect": "bisect"}
 
 @contextmanager
 def holding(folder: Path, what: str) -> Iterator[None]:
-    """Lock ``folder``, the folder of a ``what``, so that no other process runs anything in it.
-
-    The kernel releases the lock however the process ends. BadRequestError if another process holds the folder or
-    if it is not writable; RunFailedError as in :func:`disk_faults_reported`, and if the folder lost its files. If the
-    folder is still there, the error names the command that continues.
-    """
+    """Lock ``folder`` while the block runs. BadRequestError if another process holds it or it cannot be written."""
     try:
         opened = (folder / _LOCK).open("a")
     except OSError as error:

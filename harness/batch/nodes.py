@@ -24,11 +24,7 @@ _POLL_S = 0.2
 
 @dataclass(frozen=True)
 class Follower:
-    """Which node of a job this is, the folder of the batch, and how many seconds it waits for a change there.
-
-    ``starter``, ``place``: the cluster that starts this process, and where. ``is_over``: the first node begins no
-    further run.
-    """
+    """A further node of a job. ``is_over``: the first node begins no further run. ``patience_s``: for a change."""
 
     folder: Path
     node_rank: int

@@ -81,11 +81,7 @@ class Controller(ABC):
         yield from ()
 
     def submit(self, job: ClusterJob, submitted_at: str) -> SubmittedRecord:
-        """Return what the cluster answered. BadRequestError with its own words if it refuses; nothing is queued then.
-
-        Where the controller does not answer the job is looked for, and submitted again if it is not there:
-        NotSubmittedError if that does not help, RunFailedError where nobody says whether the job is there.
-        """
+        """Submit; look for the job and retry if nobody answers. BadRequestError: refused. RunFailedError: unknown."""
         answer, pauses = self.call(job.submit_command), [*self._look_after_s, 0.0]
         while self._is_unreached(answer):
             time.sleep(pauses.pop(0))

@@ -80,11 +80,7 @@ class JobPerEntry(Generic[Entry]):
         return self.batch.planned(due).run_dir.parent
 
     def _submitted(self, due: Sequence[DueRun[Entry]], controller: Controller, *, is_first: bool) -> Path | None:
-        """Return the job's folder. None if the cluster refuses it, is unreachable, or does not say if it is queued.
-
-        In the first two cases the first run is recorded as failed. BadRequestError if the cluster refuses the first job
-        because of an option that all jobs share.
-        """
+        """Return the job's folder; None if there is no job. BadRequestError if all jobs would be refused."""
         for run in due:
             fresh_folder(self.batch.planned(run).run_dir)
         asked = entry_job(self.batch, due, self.options, self.results)

@@ -41,10 +41,7 @@ Part = Callable[["NodeOfJob", JobAttempt], ExitCode]
 
 
 def main(argv: Sequence[str] | None = None, part: Part | None = None) -> int:
-    """Do this node's part of the job, and return its exit code. ``part`` None: the runs of the job.
-
-    Kubernetes starts a pod that fails again. So after the beginning it gets 0; how the run ended is in its record.
-    """
+    """Do this node's part of the job. A pod gets 0, lest it start again: how the run ended is in its record."""
     parser = ArgumentParser(prog="cluster_task", description=__doc__)
     parser.add_argument("--job_dir", type=Path, required=True)
     parser.add_argument("--master_addr", help="the first node of the job; default: PET_MASTER_ADDR")

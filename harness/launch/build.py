@@ -32,11 +32,7 @@ def host_with(host: Host, build: Build | None) -> Host:
 
 
 def find_build(option: str, text: str, host: Host) -> Build:
-    """Return the environment that ``text`` names: an interpreter, or the folder of an environment.
-
-    Ranks run this mbr-perf, also there. BadRequestError, opened by ``option``, if there is no such environment, if it
-    lacks what ranks import; NoOldBuildError if it is the environment that runs mbr-perf.
-    """
+    """Return the environment of an interpreter or folder. BadRequestError; NoOldBuildError for mbr-perf's own."""
     named = Path(text).expanduser().absolute()
     python = named / "bin" / "python" if named.is_dir() else named
     if not python.is_file() or not os.access(python, os.X_OK):

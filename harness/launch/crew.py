@@ -1,13 +1,12 @@
 """The processes of a launch, and their end by a signal."""
 
 import os
-import select
 import signal
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from types import FrameType
 
 from harness.launch.processes import Process, adopted, bury, catches, descendants, identify, is_alive, send
@@ -97,15 +96,6 @@ class Crew:
         if self.agent.poll() is not None:
             self._known.update(adopted(f"{PARENT_PID_VARIABLE}={self.agent.pid}"))
         self._known.update(descendants(self.agent.pid, *(process.pid for process in self._known)))
-
-    def wait(self, seconds: float) -> None:
-        """Wait until the agent has ended, at most ``seconds``."""
-        with suppress(ProcessLookupError):
-            handle = os.pidfd_open(self.agent.pid)
-            try:
-                select.select([handle], [], [], seconds)
-            finally:
-                os.close(handle)
 
     def show_stacks(self) -> None:
         """Make every descendant with a handler write its stacks to its log. One in state D does not get the signal."""

@@ -29,10 +29,7 @@ class DetectedGpu(Frozen):
 
 
 class Detection(Frozen):
-    """The GPUs of this machine. ``error``: why there are none; None and no GPUs: NVML found none.
-
-    ``unanswered``: NVML could not be asked, so there may be GPUs. ``cuda``: the newest that the driver has (``12.8``).
-    """
+    """The GPUs of this machine. ``unanswered``: NVML could not be asked. ``cuda``: the driver's newest (``12.8``)."""
 
     driver: str | None = None
     cuda: str | None = None

@@ -86,12 +86,7 @@ def child_environment(
     num_cores: int = 1,
     nnodes: int = 1,
 ) -> tuple[EnvVar, ...]:
-    """Return the environment of ranks, sorted by name. ``spec.env`` replaces the shell's values, and these the table's.
-
-    From the rest of the shell, ranks get only the inherited names and those in ``pass_env``.
-    BadRequestError, all problems at once: malformed or reserved names, and a ``pass_env`` name that the shell lacks.
-    Rules judge the values.
-    """
+    """Return the environment of ranks: ``spec.env`` over shell over table. BadRequestError with all bad names."""
     _require_names(spec.env, shell, pass_env)
     spec_env, shell = _one_allocator(spec.env), _one_allocator(shell)
     asked = Asked(spec, local_ranks, num_cores, nnodes)

@@ -107,11 +107,7 @@ class Heartbeats:
         )
 
     def silence(self, now: float, floor_s: float) -> LaunchOutcome | None:
-        """Return the hang of the rank with the least progress, silent for more than max(``floor_s``, 20 median steps).
-
-        During imports, the limit is at least two minutes. A finished rank may wait for the others; its silence counts
-        only when all ranks have finished.
-        """
+        """Return the hang of the rank with the least progress, silent for over max(``floor_s``, 20 median steps)."""
         settled = max(floor_s, PATIENCE_IN_STEPS * (self._median_step_s() or 0.0))
         working = [rank for rank in self._ranks if rank.phase != "finish"] or self._ranks
         silent = [rank for rank in working if now - rank.heard_at > rank.patience_s(settled)]

@@ -37,13 +37,7 @@ def installed_software() -> Software:
 def software_for(
     gpu: str, host: Host, assume: str | None = None, *, must_answer: bool = False
 ) -> tuple[Software, tuple[str, ...]]:
-    """Return the software that a run on ``gpu`` would find, and notes on assumed versions.
-
-    Ranks on this machine find what is installed here. If this machine lacks the GPU, or NVML does not answer, the job
-    may run elsewhere: then transformer-engine is assumed there. ``assume`` (`--assume`) replaces both.
-    ``must_answer``: BadRequestError if NVML does not. A plan for a machine without GPUs would differ from the next
-    plan, and their runs would not be comparable.
-    """
+    """Return the software that a run on ``gpu`` finds: here, or assumed elsewhere. ``must_answer``: NVML has to."""
     found, notes = installed_software(), tuple[str, ...]()
     seen = None if GPUS[gpu].is_cpu or found.transformer_engine is not None else detect_gpus(host)
     if seen and not any(each.gpu_type is GPUS[gpu] for each in seen.gpus):

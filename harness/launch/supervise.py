@@ -91,7 +91,7 @@ def _stop_sampler(sampler: subprocess.Popen[bytes]) -> bool:
     return True
 
 
-POLL_S = 0.2
+POLL_S = 0.1
 LOOK_EVERY_S = 2.0  # a node may have thousands of processes, and its cores are the ranks'
 
 OnProgress = Callable[[Progress], None]
@@ -181,7 +181,7 @@ def _follow(
         stop = _reason_to_stop(plan, heartbeats, now, caught)
         if stop is not None:
             return stop
-        crew.wait(POLL_S)
+        time.sleep(POLL_S)
     if heartbeats.read(now):
         on_progress(heartbeats.progress())
     return None

@@ -122,12 +122,7 @@ KEEP = 2  # each holds the imported modules, about 350 MB
 
 
 class WarmParents:
-    """Starts agents from parents that are kept over several launches; leaving the block ends the parents.
-
-    Libraries read variables while they load (glibc, OpenMP, torch's allocator, transformer-engine), so every distinct
-    environment has a parent of its own; of those the :data:`KEEP` last used stay. To be used from one thread that
-    outlives all launches: the kernel ends a process with the thread that started it.
-    """
+    """Starts agents from kept parents, one per environment, as libraries read variables when they load. One thread."""
 
     def __init__(self) -> None:
         self._parents: dict[object, WarmProcess] = {}  # the last used at the end

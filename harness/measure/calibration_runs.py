@@ -35,12 +35,7 @@ from harness.units import grouped, utc_now
 def calibrate(
     given: Sequence[str], host: Host, out: Path | None = None, *, use_cache: bool = True
 ) -> tuple[Calibration, Path]:
-    """Fit the constants and write the calibration.
-
-    ``given``: run folders, ids, folders of runs such as sweeps, and at most one file of `mbr-perf probe`.
-    BadRequestError, before anything is written, for runs that cannot be read, for several GPU types, and if the runs
-    determine no constant.
-    """
+    """Fit the constants to runs and at most one probe, and write them. BadRequestError before anything is written."""
     paths = [each for each in given if Path(each).is_file() and Path(each).name != RECORD]
     records, probe = _records([each for each in given if each not in paths]), _read_probe(paths)
     gpu = _one_gpu(records, probe)

@@ -172,11 +172,7 @@ class Checked(Settled):
 def check_request(
     request: RunRequest, host: Host, *, assume: str | None, ask_megatron: bool, gpu_point: bool = False
 ) -> Checked:
-    """Resolve, then apply every rule for the installed software or for the versions in ``assume``.
-
-    ``gpu_point``: as in :func:`settle`. The installed megatron-core is asked only without ``assume``: otherwise its
-    answer is for another release.
-    """
+    """Resolve, then apply every rule. megatron-core is asked only without ``assume``, which means other releases."""
     settled = settle(request, host, assume, gpu_point=gpu_point, takes_secrets=True)
     spec, software = settled.spec, settled.software
     launcher = None if request.starts else job_launcher(request.asked)

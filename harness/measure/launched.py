@@ -65,11 +65,7 @@ def launched(
     parents: WarmParents | None = None,
     amended: Callable[[RunRecord], RunRecord] = lambda record: record,
 ) -> Ran:
-    """Launch once and, on the first node, commit the record. The ranks' files stay on disk however the launch ends.
-
-    The run's folder exists and holds no run. ``kept``: the prediction of its plan. ``amended`` completes the record
-    before it is committed. RunFailedError as in :func:`disk_faults_reported`.
-    """
+    """Launch once; the first node commits the record, which ``amended`` completes. ``kept``: the plan's prediction."""
     began, run_dir, nodes = (utc_now(), time.monotonic()), understood.launch.run_dir, understood.launch.nodes
     number = f"_node_{nodes.node_rank:03d}" if nodes.node_rank else ""  # nodes share the folder
     with disk_faults_reported(run_dir):

@@ -101,7 +101,6 @@ def run_page(run: RunDocument) -> Page:
         (
             *support[2],
             listing((f"Suspect: {why}" for why in run.suspect), style="doubt"),
-            *_other_throughput(run),
             *out_of_memory,
             GAP,
             Line(f"Kept: {run.run_dir}", whole=True),
@@ -111,16 +110,6 @@ def run_page(run: RunDocument) -> Page:
         ),
         answer=_run_line(run),
     )
-
-
-_FAR = 0.05  # the formulas of trainers differ by less
-
-
-def _other_throughput(run: RunDocument) -> Iterator[Line]:
-    own = run.imported.own_throughput if run.imported else None
-    if own and own.change is not None and abs(own.change) > _FAR:
-        why = "the log's job had other sizes than the settings here, or its trainer counts FLOPs by another formula"
-        yield Line(f"Note: {throughput_text(own)}. Likely reason: {why}", "doubt", hang=2)
 
 
 def _notes(run: RunDocument) -> Iterator[str | Line]:
@@ -206,11 +195,7 @@ _MIRRORED = 0.01  # throughput says no more than the step time where their produ
 def compared_line(
     comparison: Comparison, why: Iterable[str] = (), step_s: float | None = None, shown: Mapping[str, Metric] = BY_NAME
 ) -> Line:
-    """Return a verdict with the changes of time and peak: ``REGRESSION: 2.741 s a step, +8.1 %; peak 5 GiB, equal``.
-
-    Another figure that decides comes before them. ``why``: the reasons of an inconclusive verdict, of which the first
-    begins the line. ``step_s``: of a run whose step time is not compared. ``shown``: the metrics that are compared.
-    """
+    """Return a verdict with the changes of time and peak: ``REGRESSION: 2.741 s a step, +8.1 %; peak 5 GiB, equal``."""
     found = {finding.metric: finding for finding in comparison.findings if finding.current is not None}
     time, rate = (getattr(found.get(name), "change", None) for name in ("step_time_s", "tflops_per_gpu"))
     if time is not None and rate is not None and abs((1 + time) * (1 + rate) - 1) < _MIRRORED:

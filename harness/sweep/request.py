@@ -20,10 +20,7 @@ from harness.sweep.axes import AUTO, PYTHON, RECOMPUTE, SweptAxis, as_text, type
 
 
 def split_over(text: str, option: str = "--over") -> Over:
-    """Split ``tp=2,4`` or ``recompute=none; mlp,core_attn`` into name and values; ``;`` separates values with commas.
-
-    A ``;`` at the end makes a text with commas one value. BadRequestError without ``=``.
-    """
+    """Split ``tp=2,4`` or ``recompute=none; mlp``; a ``;`` at the end: one value. BadRequestError without ``=``."""
     name, equals, values = text.partition("=")
     if not equals:
         raise BadRequestError(f"{option} {text}: no '='", remedy=f"e.g. {option} tp=2")
@@ -138,11 +135,7 @@ def same_axis(first: str, second: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class SweepRequest:
-    """The varied request, its axes and repeats, and how to launch and judge its runs.
-
-    ``control``: values of axes, as :func:`read_control` takes them; empty for no recompute where recompute is varied,
-    and for the request itself where it is not.
-    """
+    """The varied request, its axes and repeats. ``control``: empty for no recompute, or for the request itself."""
 
     asked: Request
     over: tuple[Over, ...]

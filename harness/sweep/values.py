@@ -76,12 +76,7 @@ class CellGolden(Shown):
 
 @dataclass(frozen=True)
 class MeasuredCell:
-    """A cell with its figures. ``runs`` ended well; ``metrics`` are theirs, None without runs.
-
-    ``costs_s``: seconds of a step of each run, for the control's tokens per GPU. ``speed`` is what is shown and
-    compared. ``reason``: why a cell is not ok, or what the reader should know of an ok cell. ``doubts`` keep a cell out
-    of the Pareto set.
-    """
+    """A cell with the figures of its good ``runs``. ``costs_s``: of each, for the control's tokens per GPU."""
 
     data: CellData
     status: CellStatus
@@ -182,10 +177,7 @@ class CellVerdict(Shown):
 
 @dataclass(frozen=True)
 class Recommendation:
-    """The cell to use, None where there is none, and why. ``noise``: why the ``equally_fast`` cells cannot be ranked.
-
-    ``equally_fast``: the fastest cell that fits, and those that it is not established to be faster than.
-    """
+    """The cell to use, and why. ``noise``: why the ``equally_fast``, of which none is faster for sure, have no rank."""
 
     cell: str | None
     why: str
