@@ -62,10 +62,3 @@ def _changed(night: NightPlan, now: Software) -> list[str]:
         if name in ("megatron_core", "torch", "python") and version and getattr(now, name) != version
     )
     return list(dict.fromkeys(found))
-
-
-def against_note(against: Against) -> str:
-    """Return the note of a plan with an old build."""
-    has = against.build.software
-    build = f"{against.build.python} (megatron-core {has.megatron_core}, torch {has.torch})"
-    return f"a suspicious case runs {against.num_pairs} pairs of old and new build; the old build is {build}"

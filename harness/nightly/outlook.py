@@ -108,11 +108,11 @@ _COLUMNS: Sequence[tuple[Column, Callable[[CaseOutlook], str]]] = (
 
 
 def _total(plan: NightPlan) -> str:
+    cases, refused = counted(len(plan.cases), "case"), len(plan.cases) - len(plan.planned)
     runs = counted(sum(case.repeats for case in plan.planned), "run")
-    return (
-        f"{counted(len(plan.cases), 'case')}, {len(plan.cases) - len(plan.planned)} refused; {runs}; for each case at "
-        f"most {plan.retries} more after a fault and {plan.confirm} to confirm a regression"
-    )
+    old = plan.against and f"{plan.against.num_pairs} pairs with {plan.against.source}"
+    more = f"{plan.retries} more after a fault and {old or plan.confirm} to confirm a regression"
+    return f"{cases}, {refused} refused; {runs}; for each case at most {more}"
 
 
 class CaseJob(Submission):

@@ -16,7 +16,7 @@ from harness.launch.required import require_machine
 from harness.measure.checking import in_one_sentence
 from harness.measure.prediction import KeptPrediction, cached_prediction
 from harness.measure.understanding import RunRequest, launcher_problems
-from harness.nightly.against import LAST_GOOD, against_note, find_against
+from harness.nightly.against import LAST_GOOD, find_against
 from harness.nightly.batch import unstarted_night
 from harness.records.batches import BatchLaunch
 from harness.records.gating import LaunchSettings
@@ -158,8 +158,7 @@ def plan_night(request: NightRequest, host: Host, *, starts: bool, waits: Callab
     if starts and request.launch.launcher != "replay" and request.cluster is None:
         drafts, unasked = ask_megatron(drafts, host)
     plan = _plan(request, suite, drafts, host)
-    pairs = against_note(against) if against else no_pairs
-    notes = (*unasked, *_short_cases(plan), *filter(None, [pairs]))
+    notes = (*unasked, *_short_cases(plan), *([no_pairs] if no_pairs else []))
     plan = plan.model_copy(update={"notes": notes, "against": against, "no_pairs": no_pairs})
     return _startable(plan, host) if starts else plan
 
