@@ -213,10 +213,6 @@ class CaseHistory(Document):
     def measured(self) -> Measured:
         return self.series.measured(self.metric)
 
-    def is_better(self, fraction: float) -> bool | None:
-        """Return whether a change in this direction is welcome; None for a figure that should stay equal."""
-        return None if self.metric.better == "equal" else (fraction > 0) == (self.metric.better == "higher")
-
 
 def explained(measured: Measured, point: ChangePoint) -> LevelChange:
     """Return the point with what changed at it."""

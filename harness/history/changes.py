@@ -130,10 +130,11 @@ def trend(values: Sequence[float], better: Better) -> Trend:
     level = median(known[parts[-1].start :])
     change = values[-1] / level - 1
     allowed = max(_SMALLEST, DEVIATIONS * spread_around(known, parts))
-    return Trend(_word(change, allowed, better), level, change, allowed)
+    return Trend(word_of(change, allowed, better), level, change, allowed)
 
 
-def _word(change: float, allowed: float, better: Better) -> TrendWord:
+def word_of(change: float, allowed: float, better: Better) -> TrendWord:
+    """Return what a change means for a figure of which ``better`` is welcome."""
     if abs(change) <= allowed:
         return "steady"
     if better == "equal":

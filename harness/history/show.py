@@ -6,7 +6,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from harness.history.cases import CaseHistory, CaseSummary, LevelChange
-from harness.history.changes import ChangeRow, Trend, change_text, changes, notable
+from harness.history.changes import ChangeRow, Trend, change_text, changes, notable, word_of
 from harness.history.record import started
 from harness.history.series import Night, Series
 from harness.history.store import Addition
@@ -58,7 +58,7 @@ def case_page(history: CaseHistory) -> Page:
     metric, band, golden = history.metric, history.golden, history.no_golden
     if band:
         golden = f"{figure(metric, band.value)}, allowed ± {band.threshold * 100:.3g} % by {band.allowed_by}"
-    edges = [level_change_text(history, found) for found in history.change_points]
+    edges = [level_change_text(metric, found) for found in history.change_points]
     return Page(
         (
             f"{metric.title}: {_DIRECTIONS[metric.better]}. Golden: {golden}",
@@ -103,17 +103,16 @@ def _not_counted(history: CaseHistory) -> list[str]:
     return [f"Not counted: {counted(len(out), 'run')}, the last {reason}" for reason in reasons]
 
 
-def level_change_text(history: CaseHistory, found: LevelChange) -> Words:
+def level_change_text(metric: Metric, found: LevelChange) -> Words:
     """Describe a change of level: its night, both levels, its p-value, and other changes of that night."""
-    metric, welcome = history.metric, history.is_better(found.change)
-    word = "changed" if welcome is None else "better" if welcome else "worse"
-    where = f" ({found.changed_where})" if found.changed_where else ""
-    with_what = f"{where}: {_listed(found.changed)}" if found.changed else ": no recorded change of software or machine"
+    word = word_of(found.change, 0.0, metric.better)
+    where = f" ({found.changed_where})" * bool(found.changed_where)
+    changed = _listed(found.changed) or "no recorded change of software or machine"
+    levels = f"{figure(metric, found.before)} -> {figure(metric, found.after)}"
     return (
-        f"Change point {utc_time(found.started_at):{_MINUTE}}: {figure(metric, found.before)} -> "
-        f"{figure(metric, found.after)}, ",
+        f"Change point {utc_time(found.started_at):{_MINUTE}}: {levels}, ",
         Span(f"{format_percent(found.change)} ({word})", style_of(word, "bad")),
-        f", p {found.p_value:.1g}{with_what}",
+        f", p {found.p_value:.1g}{where}: {changed}",
     )
 
 
