@@ -15,7 +15,7 @@ from harness.judge.gate import default_thresholds
 from harness.judge.likeness import SOFTWARE, measured_on
 from harness.judge.plausible import doubts_of
 from harness.judge.statistics import relative_spread
-from harness.records.golden import LEAST_VALUE, MOST_SPREAD, MOST_VALUE, GoldenMetric, GoldenRecord, setting_differences
+from harness.records.golden import MOST_SPREAD, GoldenMetric, GoldenRecord, setting_differences
 from harness.records.metrics import BY_NAME, METRICS, SUMMARY_METRICS, Metric, Metrics
 from harness.records.redact import redact
 from harness.records.run import RunRecord
@@ -113,13 +113,13 @@ def _wide(spec: ExperimentSpec, each: Sequence[Metrics], options: PromotionOptio
 
 
 def _stored(each: Sequence[Metrics]) -> dict[str, float]:
-    """Return the figures to store, without figures that are missing or that no golden holds."""
+    """Return the figures to store, without those that are missing."""
     together, is_any_short = combine(each), any(map(is_short, each))
     return {
         metric.name: value
         for metric in METRICS
         if _is_stored(metric) and not (metric.kind == "time" and is_any_short)
-        if (value := metric.read(together)) is not None and LEAST_VALUE <= value <= MOST_VALUE
+        if (value := metric.read(together)) is not None
     }
 
 
@@ -216,8 +216,6 @@ def _mixed(records: Sequence[RunRecord], each: Sequence[Metrics]) -> list[BadReq
 def _run_problems(record: RunRecord, metrics: Metrics) -> list[str]:
     problems = [f"suspect: {why}" for why in doubts_of(record, metrics)]
     problems += record.unmeasured
-    if record.fingerprint != record.spec.fingerprint:
-        problems.append("recorded by a version of mbr-perf with other settings, so run it again")
     if record.status != "ok":
         problems.append(f"ended as {record.status}: {record.failure or 'no failure recorded'}")
     if not is_whole(record):
@@ -225,8 +223,10 @@ def _run_problems(record: RunRecord, metrics: Metrics) -> list[str]:
     is_log = record.imported is not None  # whose golden's caveats name the ranks without memory
     for metric in METRICS:
         is_left_out = metric.kind == "time" and is_short(metrics)
-        if not (is_log and metric.gate == "memory") and not (is_left_out and record.status == "ok"):
-            problems += _metric_problems(metric, metrics)
+        problem, value = metrics.problems.get(metric.name), metric.read(metrics)
+        is_known = (is_log and metric.gate == "memory") or (is_left_out and record.status == "ok")
+        if problem and metric.gate and not is_known and (value is not None or metric.gate == "time"):
+            problems.append(f"{metric.name}: {problem}")
     return problems
 
 
@@ -234,11 +234,3 @@ def is_short(metrics: Metrics) -> bool:
     """Return whether a finished run has too few steps for a verdict on time, but figures of memory."""
     steps = metrics.step_time_s
     return steps is not None and steps.n < MIN_STEPS and metrics.peak_allocated_bytes is not None
-
-
-def _metric_problems(metric: Metric, metrics: Metrics) -> Iterator[str]:
-    name, value = metric.name, metric.read(metrics)
-    if value is not None and _is_stored(metric) and not LEAST_VALUE <= value <= MOST_VALUE:
-        yield f"{name}: a golden holds values from {LEAST_VALUE:g} to {MOST_VALUE:g}, this is {value:g}"
-    if metric.gate and name in metrics.problems and (value is not None or metric.gate == "time"):
-        yield f"{name}: {metrics.problems[name]}"

@@ -63,10 +63,6 @@ def test_every_reason_against_is_reported_at_once(make_spec, make_record):
     assert "tflops_per_gpu: 1 measured step" in text
 
 
-def test_a_run_of_a_version_with_other_settings_is_refused(make_record):
-    assert "recorded by a version" in refused([make_record().model_copy(update={"fingerprint": "0" * 16})])
-
-
 def test_an_unfinished_rank_is_refused(make_spec, make_rank, make_record):
     spec = make_spec(gpu="cpu")
     ranks = (make_rank(spec, 0), make_rank(spec, 1, finished=False))
