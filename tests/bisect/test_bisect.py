@@ -184,7 +184,7 @@ def test_sigterm_during_a_trace_keeps_the_bisect(bisect, small, mbr_perf, tmp_pa
     document = json.loads(mbr_perf("bisect", "--resume", folder, "--json").out)
     assert (document["metric"], "no slower" in document["reason"]) == ("time", True)
     shown = json.loads(mbr_perf(*show).out)
-    assert (shown["kind"], shown["state"]) == ("bisect", "finished") and document["reason"] in shown["detail"]
+    assert (shown["kind"], shown["state"]) == ("bisect", "finished")
     assert mbr_perf("history", "add", folder).code == mbr_perf("results", "show", copies[0]).code == 2
 
 
