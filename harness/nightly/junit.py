@@ -19,48 +19,35 @@ def night_junit(verdict: NightVerdict) -> str:
 
     Inconclusive and expected ones are skipped. An improvement is a failure where the night fails on it.
     """
-    plan = verdict.plan
-    suite = Xml.Element("testsuite", _clean({"name": plan.suite, "timestamp": plan.started_at[:19]}))
-    listed = Xml.SubElement(suite, "properties")
-    about = {"night_id": plan.night_id, "night_dir": str(verdict.night_dir), "mbr-perf": plan.mbr_perf}
-    for name, value in about.items():
-        Xml.SubElement(listed, "property", _clean({"name": name, "value": value}))
+    root = Xml.Element("testsuites")
+    about = {"name": verdict.plan.suite, "timestamp": verdict.plan.started_at[:19]}
+    suite = Xml.SubElement(root, "testsuite", _clean(about))
     for case in verdict.cases:
-        output = (case_title(case), *explanation(case), *to_copy(case))
-        _add(suite, case.planned.name, case.all_runs, _problem(case), output)
+        _add(suite, verdict.plan.suite, case)
     kinds = Counter(child.tag for child in suite.iterfind("testcase/*"))
-    counts = {"tests": len(suite.findall("testcase")), "failures": kinds["failure"], "errors": kinds["error"]}
+    counts = {"tests": len(verdict.cases), "failures": kinds["failure"], "errors": kinds["error"]}
     seconds = _duration_s(run for case in verdict.cases for run in case.all_runs)
-    totals = {name: str(number) for name, number in counts.items()} | {"time": f"{seconds:.3f}"}
-    suite.attrib |= totals | {"skipped": str(kinds["skipped"])}
-    root = Xml.Element("testsuites", totals)
-    root.append(suite)
+    root.attrib |= {name: str(number) for name, number in counts.items()} | {"time": f"{seconds:.3f}"}
+    suite.attrib |= root.attrib | {"skipped": str(kinds["skipped"])}
     Xml.indent(root)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{Xml.tostring(root, encoding="unicode")}\n'
 
 
-_Problem = tuple[str, str, str]  # the element, its type, and the message
-
-
-def _problem(case: CaseVerdict) -> _Problem | None:
+def _problem(case: CaseVerdict) -> tuple[str, str]:
+    """Return the element that says how the case ended, and its message; empty for a case that is well."""
     found = [finding_text(each) for each in case.findings if each.verdict.value == case.outcome]
     message = "\n".join(found) or case.planned.refused or case.reason or case.outcome
-    if case.is_expected and case.planned.expected is not None:
-        expected = case.planned.expected
-        return "skipped", case.outcome, f"expected until {expected.until}: {expected.reason}\n{message}"
-    if case.outcome == "inconclusive":
-        return "skipped", case.outcome, message
-    return ("error" if case.is_infrastructure else "failure", case.outcome, message) if case.exit_code else None
+    if case.is_expected or case.outcome == "inconclusive":
+        return "skipped", "\n".join(filter(None, (case.remark, message)))
+    return ("error" if case.is_infrastructure else "failure", message) if case.exit_code else ("", "")
 
 
-def _add(
-    suite: Xml.Element, name: str, runs: Iterable[CaseRun], problem: _Problem | None, output: Iterable[str]
-) -> None:
-    about = {"classname": str(suite.get("name")), "name": name, "time": f"{_duration_s(runs):.3f}"}
-    element = Xml.SubElement(suite, "testcase", _clean(about))
-    if problem is not None:
-        tag, kind, message = problem
-        Xml.SubElement(element, tag, _clean({"type": kind, "message": one_line(message)})).text = _text(message)
+def _add(suite: Xml.Element, name: str, case: CaseVerdict) -> None:
+    about = {"classname": name, "name": case.planned.name, "time": f"{_duration_s(case.all_runs):.3f}"}
+    element, (tag, message) = Xml.SubElement(suite, "testcase", _clean(about)), _problem(case)
+    if tag:
+        Xml.SubElement(element, tag, _clean({"type": case.outcome, "message": one_line(message)})).text = _text(message)
+    output = (case_title(case), *explanation(case), *to_copy(case))
     Xml.SubElement(element, "system-out").text = _text("\n".join(output))
 
 
