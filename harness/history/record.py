@@ -139,9 +139,8 @@ def _figures(metrics: Metrics) -> dict[str, HistoryFigure]:
     found: dict[str, HistoryFigure] = {}
     for metric in METRICS:
         value = metric.read(metrics)
-        if value is None or not math.isfinite(value):
-            continue
         of_steps: Summary | None = getattr(metrics, metric.name) if metric.name in SUMMARY_METRICS else None
-        stdev, num = (of_steps.stdev, of_steps.n) if of_steps else (None, None)
-        found[metric.name] = HistoryFigure(value=value, stdev=stdev, n=num)
+        if value is not None and math.isfinite(value):
+            steps = {"stdev": of_steps.stdev, "n": of_steps.n} if of_steps else {}
+            found[metric.name] = HistoryFigure.model_validate({"value": value, **steps})
     return found

@@ -61,14 +61,13 @@ def find_reference(
     """
     if reference is None:
         return find_golden(record.spec, options.golden_values_path, record.sources)
-    path = Path(reference)
-    if not path.exists():
-        path = golden_file(reference) or path
-    repeats = [read_run(each.parent) for each in sorted(path.glob("*/record.json"))]
-    if not repeats and path.exists() and path.name != "record.json" and not (path / "record.json").exists():
+    path = Path(reference) if Path(reference).exists() else golden_file(reference) or Path(reference)
+    runs = [str(each.parent) for each in sorted(path.glob("*/record.json"))]
+    is_run = runs or path.name == "record.json" or (path / "record.json").exists() or not path.exists()
+    if not is_run:
         refuse_other_kinds(path.absolute(), ("run",), results)
         return find_golden(record.spec, path, record.sources)
-    others = repeats or [read_run(reference, results)]
+    others = [read_run(each, results) for each in runs or [reference]]
     golden = promote(others, PromotionOptions(*REFERENCE_RUN, datetime.now(UTC), accept_spread=True))
     return GoldenSearch(golden, path if path.exists() else Path(others[0].run_id))
 
