@@ -1,19 +1,23 @@
-"""Traces and trains one revision. Both use this environment; only megatron-core is the revision's."""
+"""Traces and trains one revision. Both use this environment; only megatron-core, or what it pins, is the revision's."""
 
 import math
+import subprocess
+import sys
 from contextlib import nullcontext
 from dataclasses import dataclass
+from fcntl import LOCK_EX, flock
+from hashlib import sha256
 from pathlib import Path
+from shutil import rmtree
 
 from harness.batch.launches import fresh_folder, understood_again
-from harness.bisect.pins import pinned_build
-from harness.bisect.revisions import copied
+from harness.bisect.revisions import copied, pins_at
 from harness.bisect.values import BisectPlan, Measured
-from harness.errors import BadRequestError, HarnessError
+from harness.errors import BadRequestError, HarnessError, os_errors_reported
 from harness.experiment.software import Software
 from harness.judge.derive import derive
 from harness.judge.plausible import doubts_of
-from harness.launch.build import host_with
+from harness.launch.build import find_build, host_with
 from harness.launch.environment import Host
 from harness.launch.heartbeats import Progress
 from harness.launch.machine import software_for
@@ -27,6 +31,7 @@ from harness.predict.tracer import Tracing, trace_kind
 from harness.records.batches import Build
 from harness.records.folders import checkout_dir
 from harness.records.job import JobRun
+from harness.records.quoting import quoted_error
 from harness.records.store import RECORD, read_record
 from harness.show.progress import CellProgress, Show
 from harness.units import first_line
@@ -145,3 +150,43 @@ def require_time(plan: BisectPlan, host: Host) -> None:
             remedy="bisect memory, work or recompute, which need no GPU, or a case of one node",
         )
     require_machine(plan.spec, host, plan.spec.ranks_per_node(1))
+
+
+_PIP = ("-m", "pip", "install", "--disable-pip-version-check", "--quiet")
+_PATIENCE_S = 3600.0  # a stack with torch is gigabytes
+
+
+def pinned_build(repo: Path, sha: str, file: str, environments: Path, host: Host) -> Build:
+    """Return the environment of a revision. Equal pins share one. BadRequestError if pip cannot install them."""
+    text = pins_at(repo, sha, file)
+    folder = environments / sha256(f"{sys.prefix}\n{text}".encode()).hexdigest()[:16]
+    if not folder.is_dir():
+        environments.mkdir(parents=True, exist_ok=True)
+        lock = environments / f"{folder.name}.lock"
+        with os_errors_reported(str(lock), "name a --results_dir on another disk"), lock.open("a") as held:
+            flock(held, LOCK_EX)  # waits for another bisect that installs the same
+            if not folder.is_dir():
+                _install(environments / f"{folder.name}.half", text, folder)
+    return find_build(f"{file} at {sha[:10]}:", str(folder), host)
+
+
+def _install(half: Path, text: str, folder: Path) -> None:
+    """Install into ``half``, then rename it. A killed bisect leaves ``half``, which the next one removes."""
+    rmtree(half, ignore_errors=True)
+    _run(sys.executable, "-m", "venv", str(half))
+    sites = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
+    (packages,) = half.glob("lib/python*/site-packages")
+    beneath = "; ".join(("import site", *map("site.addsitedir({!r})".format, sites)))
+    (packages / "beneath.pth").write_text(f"{beneath}\n")
+    (pins := half / "pins.txt").write_text(text)
+    _run(str(half / "bin" / "python"), *_PIP, "-r", str(pins))
+    half.rename(folder)
+
+
+def _run(*words: str) -> None:
+    try:
+        done = subprocess.run(words, capture_output=True, timeout=_PATIENCE_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BadRequestError(f"{' '.join(words[:4])}: {error}") from error
+    if done.returncode:
+        raise BadRequestError(f"{' '.join(words[1:4])}: {quoted_error(done.stderr)}", remedy="correct the pins")

@@ -154,5 +154,4 @@ def changed_lines(repo: Path, before: str, after: str, pins: str | None = None) 
             file = line.removeprefix("+++ b/")
         elif line[:1] in "+-" and not line.startswith("---") and (pins or _ABOUT.search(line)):
             found.append(f"{file}: {on_one_line(line)}")
-    left = len(found) - _MOST_LINES
-    return (*found[:_MOST_LINES], *([f"... {left} more lines"] if left > 0 else []))
+    return tuple(found[:_MOST_LINES])

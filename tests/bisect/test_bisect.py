@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.bisect.pins import pinned_build
+from harness.bisect.measuring import pinned_build
 from harness.bisect.revisions import SUBMODULE, copied, find_revisions, pins_at
 from harness.bisect.search import ENDS
 from harness.launch.environment import this_host
