@@ -4,7 +4,6 @@ import re
 import subprocess
 import tarfile
 import tomllib
-from collections.abc import Sequence
 from pathlib import Path
 
 from harness.bisect.values import Revision
@@ -51,7 +50,9 @@ def find_revisions(repo: Path, good: str, bad: str, pins: str | None = None) -> 
         raise BadRequestError(f"--repo {repo}: no such folder", remedy=_CHECKOUT)
     git(repo, "rev-parse", "--git-dir")  # ends with git's reason where it reads no repository
     ends = [_sha(repo, option, name) for option, name in (("--good", good), ("--bad", bad))]
-    _require_order(repo, good, bad, ends)
+    if git(repo, "rev-list", "--max-count=1", ends[0], f"^{ends[1]}"):
+        remedy = "name an earlier and a later commit of one branch, or swap them"
+        raise BadRequestError(f"--good {good} is no ancestor of --bad {bad}", remedy=remedy)
     for option, sha in (("--good", ends[0]), ("--bad", ends[1])):
         if pins:
             pins_at(repo, sha, pins)
@@ -66,16 +67,6 @@ def find_revisions(repo: Path, good: str, bad: str, pins: str | None = None) -> 
             f"no commit from --good {good} to --bad {bad} changes {paths[0]}", remedy="name other revisions"
         )
     return (*_listed(repo, "--max-count=1", ends[0]), *listed)
-
-
-def _require_order(repo: Path, good: str, bad: str, ends: Sequence[str]) -> None:
-    if ends[0] == ends[1]:
-        message = f"--good {good} and --bad {bad} are the same commit, {ends[0][:10]}"
-        raise BadRequestError(message, remedy="name an earlier and a later commit")
-    if git(repo, "rev-list", "--max-count=1", ends[0], f"^{ends[1]}"):
-        is_later = not git(repo, "rev-list", "--max-count=1", ends[1], f"^{ends[0]}")
-        message = f"--good {good} {'is later than' if is_later else 'is no ancestor of'} --bad {bad}"
-        raise BadRequestError(message, remedy="swap them" if is_later else "name two commits of one branch")
 
 
 def pins_at(repo: Path, sha: str, file: str) -> str:
