@@ -18,14 +18,11 @@ _TITLES = {"bridge": "Megatron-Bridge", "megatron-lm": "Megatron-LM"}
 
 def size_contradictions(log: ForeignLog, spec: ExperimentSpec) -> list[BadRequestError]:
     """Return where the log contradicts the settings: such a record would describe a job that never ran."""
-    problems, ranks = Problems(), counted(spec.num_gpus, "rank")
-    if log.world_size not in (None, spec.num_gpus):
-        problem = f"the log has {counted(log.world_size or 0, 'rank')}, the settings have {spec.num_gpus}"
-        problems.add(problem, f"give -ng {log.world_size}")
-    last = max((report.rank for report in log.memory), default=0)
-    if last >= spec.num_gpus and log.world_size is None:
-        problem = f"the log contains rank {last}, but the settings have only {ranks}"
-        problems.add(problem, f"give -ng {last + 1} or more")
+    problems, last = Problems(), max((report.rank for report in log.memory), default=0)
+    ranks = log.world_size or max(last + 1, spec.num_gpus)
+    if ranks != spec.num_gpus:
+        problem = f"the log has {counted(ranks, 'rank')}, the settings have {spec.num_gpus}"
+        problems.add(problem, f"give -ng {ranks}")
     sizes = {row.global_batch_size for row in log.iterations if row.global_batch_size is not None}
     if sizes and sizes != {spec.batch.global_batch_size}:
         listed = ", ".join(map(str, sorted(sizes)))
