@@ -153,9 +153,6 @@ def _golden(side: Side) -> ForeignGolden:
     if side.kind in ("log", "run"):
         return golden_of(read_side(side)[0])
     path = golden_file(side.given) or Path(side.given)
-    if path.is_dir():
-        problem = f"{side.given}: {side.what or 'a folder'}, and a log is compared with one golden"
-        raise BadRequestError(problem, remedy=_NAME_GOLDEN)
     try:
         return read_foreign_golden(path)
     except BadRequestError as error:
