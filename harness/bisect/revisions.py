@@ -112,11 +112,7 @@ def version_at(repo: Path, sha: str) -> str:
 
 
 def copied(repo: Path, sha: str, folder: Path) -> str:
-    """Copy megatron-core of the revision into ``folder``, for the import path, and return its version.
-
-    A copy leaves the repository as it is. Packages of the folder go before installed ones, their versions too.
-    BadRequestError if the revision has no megatron-core that can be read.
-    """
+    """Copy megatron-core of the revision into ``folder``, for the import path; return its version. BadRequestError."""
     repo, sha = core_of(repo, sha)
     version = version_at(repo, sha)
     if not (folder / PACKAGE).is_dir():

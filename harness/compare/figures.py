@@ -68,11 +68,7 @@ def judge_log(
     *,
     doubts: Iterable[str] = (),
 ) -> ForeignComparison:
-    """Return all findings and the outcome.
-
-    Speed and memory are inconclusive if a loss is NaN or missing. ``doubts``: further reasons not to trust them. A log
-    that ends before the window does is judged up to its last iteration; the verdict is then provisional.
-    """
+    """Return the findings over the iterations that both have. ``doubts``: further reasons for no verdict."""
     last = log.iterations[-1].number if log.iterations else None
     steps = window_of(golden, window, last)
     every = (*doubts, *_doubts(log, golden, steps))
@@ -90,11 +86,7 @@ def judge_log(
 
 
 def window_of(golden: ForeignGolden, options: WindowOptions, last: int | None = None) -> Window:
-    """Return the golden's iterations in the window. Steps count from 0; a share is a share of the golden's steps.
-
-    The first step counts only if its number is given, as in Megatron-Bridge. ``last``: the last iteration of the log;
-    none after it counts. BadRequestError: a value is out of range.
-    """
+    """Return the golden's iterations in the window, up to ``last``. BadRequestError: a value is out of range."""
     asked = options.over(MeasureSpec(max_steps=max(1, golden.timed[-1])))
     numbers = tuple(number for number in golden.timed if last is None or number <= last) or golden.timed
     start, end = asked.eval_time_start_step, asked.eval_time_end_step
@@ -107,10 +99,7 @@ def window_of(golden: ForeignGolden, options: WindowOptions, last: int | None = 
 
 
 def _speeds(log: ForeignLog, golden: ForeignGolden, window: Window) -> Iterator[_Row]:
-    """Yield throughput and step time: throughput is judged if both have it, else step time; the other is shown.
-
-    What a log does not state of its GPUs and its batch counts as equal to that of another log.
-    """
+    """Yield throughput and step time; throughput is judged if both have it, else step time."""
     by_time, why = _is_by_time(log, golden), ""
     first, unstated = int(golden.format == "megatron-lm" or golden.log is not None), _unstated(log, golden, window)
     if by_time and unstated and not golden.log:

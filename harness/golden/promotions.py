@@ -163,11 +163,7 @@ def _promotion(new: Prepared) -> Iterator[Block]:
 def night_candidates(
     night: NightData, names: Sequence[str], options: PromotionOptions
 ) -> tuple[list[Candidate], list[LeftOut]]:
-    """Return the named cases, or all but those whose failure the suite expects; and these, with the reason.
-
-    Repeats and confirmations count; a run that a retry replaced does not. BadRequestError: a name is unknown, or the
-    night is still running.
-    """
+    """Return the named cases, or all but expected failures, which come with the reason. BadRequestError."""
     _require_ended(night)
     known = {case.planned.name: case for case in night.cases}
     unknown = [name for name in names if name not in known]

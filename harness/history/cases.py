@@ -182,11 +182,7 @@ def _night_row(night: Night, metric: str, before: Night | None) -> NightRow:
 
 
 class CaseHistory(Document):
-    """``mbr-perf history CASE --json``. All nights are oldest first.
-
-    ``no_change_points``: why none were searched. ``no_golden`` says why there is no ``golden``; ``trend`` is None where
-    nothing was measured.
-    """
+    """``mbr-perf history CASE --json``, nights oldest first. ``no_...``: why there are none."""
 
     series: InstanceOf[Series] = Field(exclude=True)
     case: str = at("series", "case")

@@ -30,11 +30,7 @@ class HistoryFigure(Frozen):
 
 
 class Occasion(Frozen):
-    """The purpose of a run; by default it is an ad-hoc run.
-
-    ``outcome``: of the case in that night; ``is_expected``: its suite expects that failure; ``allowed``: the threshold
-    that decided, by metric.
-    """
+    """Why a run was made; by default ad hoc. ``allowed``: the threshold that decided, by metric."""
 
     suite: str = ""
     suite_case: str = ""
@@ -102,11 +98,7 @@ _OF_PROVENANCE = ("started_at", "duration_s", "git_commit", "hostname", "driver_
 
 
 def history_record(record: RunRecord, metrics: Metrics, occasion: Occasion | None = None) -> HistoryRecord:
-    """Make the history record of one run; ``metrics`` are its own, not those of its repeats together.
-
-    A figure that is absent or not finite is left out; a replayed run is suspect, for it measured nothing.
-    BadRequestError: the run had no real device.
-    """
+    """Make the record of one run by its own ``metrics``. BadRequestError: it had no real device."""
     if record.no_time:
         raise BadRequestError(
             f"run {record.run_id}: {record.no_time}", remedy="leave it out: history has measured runs"

@@ -47,10 +47,7 @@ class ImportRequest:
 
 
 def with_job(logs: tuple[str, ...], asked: Request) -> tuple[Request, tuple[str, ...]]:
-    """Return the request with the GPU type that the log names, else this machine's, and a note that says so.
-
-    BadRequestError, with a command to copy, unless a recipe, or a GPU and the log's arguments, are known.
-    """
+    """Return the request with the GPU type of the log, or of this machine, and a note. BadRequestError."""
     log_sources(logs)  # a missing file is named as such
     _require_logs(logs)
     gpu, note = (asked.gpu, "") if asked.gpu else assumed_gpu(logs, this_host())

@@ -54,11 +54,7 @@ def _said(problem: ErrorDetails, given: Iterable[str]) -> str:
 def find_reference(
     reference: str | None, record: RunRecord, options: GateOptions, results: Path | None
 ) -> GoldenSearch:
-    """Find what to compare ``record`` with: a golden by name, file or folder, a run, or the golden of its settings.
-
-    A run, or a folder of runs of one setting, acts as a golden promoted from it, and is refused for the same reasons as
-    a promotion, but not for the spread of its steps: nobody else will be compared with it.
-    """
+    """Find a golden by name, file, folder or settings; a run stands for a golden that was promoted from it."""
     if reference is None:
         return find_golden(record.spec, options.golden_values_path, record.sources)
     path = Path(reference) if Path(reference).exists() else golden_file(reference) or Path(reference)
@@ -113,12 +109,7 @@ def compare_runs(
 def compare_stored(
     runs: Sequence[str], golden: str | None, options: GateOptions, window: WindowOptions, results: Path | None
 ) -> tuple[dict[Path, RunRecord], Metrics, Comparison, tuple[Outcome, ExitCode]]:
-    """Compare stored runs with the same settings, named by folder or id, with the result of `find_reference`.
-
-    Return the runs by folder, their figures, the comparison and the verdict.
-
-    BadRequestError if a run cannot be read, if two goldens are given, or if the runs are not repeats.
-    """
+    """Return stored runs by folder, their figures, the comparison and the verdict. BadRequestError."""
     if golden is not None and options.golden_values_path is not None:
         raise BadRequestError(
             f"GOLDEN {golden} and --golden_values_path {options.golden_values_path} both name a golden; give only one"

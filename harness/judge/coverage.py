@@ -27,10 +27,7 @@ def measured_device(record: RunRecord) -> str | None:
 
 
 def covered_window(record: RunRecord, start: int, end: int) -> Window:
-    """Return the step times over ``[start, end)``; of a log those of one rank: an iteration ends for all at once.
-
-    If a line of a log covers several iterations, it counts only if all of them are in the window.
-    """
+    """Return the step times over ``[start, end)``; of a log, those of the one rank that prints them."""
     if (log := record.imported) is None:
         return window_of(record.ranks, record.spec.num_gpus, start, end)
     clock = [rank for rank in record.ranks if rank.rank == log.clock_rank]

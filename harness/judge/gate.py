@@ -77,11 +77,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All findings, the differences, and the outcome. ``golden`` None: there is no golden.
-
-    ``note``: why there is no golden, or that the golden's recipe point has changed since. ``provisional``: which side
-    ends before its job; only a regression then counts.
-    """
+    """All findings and the outcome. ``provisional``: which side ends before its job; then only red counts."""
 
     findings: tuple[Finding, ...]
     outcome: Verdict

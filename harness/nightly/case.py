@@ -47,11 +47,7 @@ _JUDGED = (Verdict.PASS, Verdict.REGRESSION, Verdict.IMPROVEMENT)
 
 
 def judge_case(case: CaseMaterial, plan: NightPlan, accident: Accident | None = None) -> CaseVerdict:
-    """Judge a case by the runs that exist so far. With more runs, the verdict may change.
-
-    How runs ended comes first: a run that failed or ran out of memory decides the outcome, unless a retry replaced it.
-    Then the worst finding over the metric table. Pure: nothing is read or written.
-    """
+    """Judge a case by its runs so far: how they ended comes first, then the worst finding. Pure."""
     counting, golden = effective_runs(case.runs), case.golden
     verdict = CaseVerdict.of(
         planned=case.planned,
@@ -188,11 +184,7 @@ _MEASURED = ("pass", "improvement", "inconclusive", "regression")
 
 
 def nights_of(history: Sequence[HistoryRecord], metric: str, like: RunRecord, since: str, before: str) -> list[Night]:
-    """Return the nights that measured ``metric`` with the settings, device and software of ``like``, oldest first.
-
-    Only runs that ended well and are not suspect count. ``since``: when the golden was promoted. ``before``: when
-    tonight began (UTC ISO-8601, None: no limit).
-    """
+    """Return the nights before ``before`` that measured ``metric`` as ``like`` did, oldest first."""
     end, promoted = utc_time(before), utc_time(since)
     measured = [
         record

@@ -32,11 +32,7 @@ def judge_night(
     finished_at: str = "",
     num_due: int = 0,
 ) -> NightVerdict:
-    """Return the verdict on a night. ``cases`` in the plan's order; ``num_due``: runs still to be done.
-
-    The exit code is the worst case's: 3 failed, 4 out of memory, 5 regression, 6 inconclusive (also where runs are
-    still due), 7 improvement if asked for, else 0. An expected outcome counts as a pass.
-    """
+    """Return the verdict on a night, with the worst case's exit code. ``num_due``: runs still to be done."""
     accident = worst_accident(cases, plan.started_at)
     verdicts = tuple(judge_case(case, plan, accident) for case in cases)
     outcomes: set[Outcome] = {"pass", *(verdict.outcome for verdict in verdicts if not verdict.is_expected)}

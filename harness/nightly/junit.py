@@ -15,10 +15,7 @@ _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff
 
 
 def night_junit(verdict: NightVerdict) -> str:
-    """Return the document. Failed, out of memory and regression are failures; infrastructure faults are errors.
-
-    Inconclusive and expected ones are skipped. An improvement is a failure where the night fails on it.
-    """
+    """Return the document. Infrastructure faults are errors; inconclusive and expected cases are skipped."""
     root = Xml.Element("testsuites")
     about = {"name": verdict.plan.suite, "timestamp": verdict.plan.started_at[:19]}
     suite = Xml.SubElement(root, "testsuite", _clean(about))

@@ -66,10 +66,7 @@ def figures_outcome(findings: Sequence[CaseFinding]) -> tuple[Outcome, str]:
 def expectation(
     expected: ExpectedFailureRecord | None, outcome: Outcome, today: date, *, ended_well: bool
 ) -> tuple[bool, str]:
-    """Return whether the outcome was expected, and a remark where the suite's entry is out of date.
-
-    ``ended_well``: the runs came to their end, so that a failure that was expected of them would have come.
-    """
+    """Return whether the outcome was expected, and a remark where the suite's entry is out of date."""
     if expected is None:
         return False, ""
     came, until = expected.outcome == outcome, date.fromisoformat(expected.until)

@@ -28,11 +28,7 @@ class LastRun(Shown):
 
 
 class CaseOutlook(Shown):
-    """A planned case before it runs. ``rules``: those that refuse it.
-
-    ``no_golden``: why there is none, why it cannot be read, or that its recipe point has changed since. ``last``: the
-    newest run of these settings in history.
-    """
+    """A planned case before it runs. ``no_golden``: why there is none, or that its recipe point has changed."""
 
     case: Case = Field(exclude=True)
     is_golden_damaged: bool = Field(default=False, exclude=True)

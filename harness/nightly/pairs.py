@@ -111,11 +111,7 @@ def _time(
 def judge_memory(
     metric: Metric, values: Sequence[float | None], together: float | None, golden: float, threshold: float
 ) -> CaseFinding:
-    """Judge one figure over all runs: a regression or improvement needs every run beyond the threshold.
-
-    ``together``: the figure of all runs, the highest peak. Some runs worse than allowed and others not is inconclusive;
-    some better and none worse is a pass.
-    """
+    """Judge one figure: red if every run is beyond the threshold, inconclusive if only some are worse."""
     each = [compare_values(metric, value, golden, threshold) for value in values]
     whole = compare_values(metric, together, golden, threshold)
     verdicts = {finding.verdict for finding in each}

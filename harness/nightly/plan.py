@@ -132,11 +132,7 @@ def planned_case(draft: CaseDraft, request: NightRequest, host: Host) -> Case:
 
 @one_look()
 def plan_night(request: NightRequest, host: Host, *, starts: bool, waits: Callable[[str], None]) -> NightPlan:
-    """Decide everything before the first run; ``night_id`` is empty until the night has a folder.
-
-    ``starts``: what cannot start on this machine is refused as well, else only what is wrong anywhere. Starts nothing.
-    BadRequestError with every problem of the request, or of the machine where no case can start on it.
-    """
+    """Decide everything before the first run. ``starts``: refuse what cannot start here, too. BadRequestError."""
     problems, against, no_pairs, suite = Problems(), None, "", Suite(name="", title="", cases=())
     with problems.collecting():
         suite = chosen_suite(request)

@@ -65,11 +65,7 @@ class Written(NamedTuple):
 
 
 def write_night_reports(verdict: NightVerdict, outputs: Outputs | None = None, results: Path | None = None) -> Written:
-    """Write every format of :data:`FORMATS` into ``report/`` of the night, then what ``outputs`` asks for.
-
-    Files in the night's folder are replaced. If one cannot be written, the others still are. ``results``: where history
-    is, if the night is a copy elsewhere.
-    """
+    """Write every format into the night's folder, then what ``outputs`` asks for. ``results``: where history is."""
     folder, asked = verdict.night_dir / REPORT, outputs or Outputs()
     jobs = [(folder / name, partial(_write, verdict, text)) for name, text in FORMATS.items()]
     if asked.junit:

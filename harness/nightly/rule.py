@@ -58,10 +58,7 @@ class Reference:
 
 @dataclass(frozen=True)
 class Night:
-    """The figures of a case's runs in one night. ``is_older``: it began before the golden was promoted.
-
-    ``is_red``: it was called a regression, and so does not count for the level.
-    """
+    """Figures of one night. ``is_older``: it began before the golden was promoted. Red ones set no level."""
 
     values: Sequence[float]
     is_older: bool = False
@@ -82,10 +79,7 @@ class Night:
 
 @dataclass(frozen=True)
 class Level:
-    """What tonight is compared with. ``num_nights``: nights behind it, 0 for the golden alone.
-
-    ``spread``: relative, of the difference between it and a night.
-    """
+    """What tonight is compared with: nights, or 0 nights for the golden. ``spread``: relative, of the difference."""
 
     value: float
     spread: float
@@ -245,10 +239,7 @@ def _disagreement(tonight: _Tonight) -> str:
 
 
 def accident_in(nights: Sequence[Night], threshold: float) -> float | None:
-    """Return the largest relative change of a single night that the next night did not repeat; None if none had one.
-
-    It is as far from the level of its time as a suspicious night, to either side.
-    """
+    """Return the largest relative change of a single night that the next did not repeat; None without one."""
     last = nights[-LOOK_BACK:]
     series = [night.value for night in last]
     if len(series) < MIN_NIGHTS or max(series) / min(series) - 1 <= threshold:

@@ -203,10 +203,7 @@ class SharedChange:
 
 
 class NightVerdict(Document):
-    """``mbr-perf nightly --json``: all cases in the plan's order, and the overall verdict.
-
-    ``num_runs_missing``: still to be done. ``shared``: null unless most cases changed alike. ``report``: written files.
-    """
+    """``mbr-perf nightly --json``. ``shared``: null unless most cases changed alike. ``report``: written files."""
 
     plan: NightPlan = Field(exclude=True)
     night_id: str = at("plan", "night_id")
@@ -229,10 +226,7 @@ class NightVerdict(Document):
 
 @dataclass(frozen=True)
 class CaseMaterial:
-    """What the judge needs of one case: its runs so far by number, its golden or why it has none, and its history.
-
-    ``history``: at least the runs since the golden. ``pair_runs``: of old and new build, which the case does not count.
-    """
+    """What the judge needs of one case. ``history``: at least the runs since the golden."""
 
     planned: Case
     runs: Sequence[CaseRun]
