@@ -68,7 +68,6 @@ def _found(case: Case, trials: Trials | None, available: int, needed: int) -> tu
 
 
 def _guessed(case: Case, trials: Trials | None, freeing: list[Trial]) -> tuple[Remedy, str, Confidence, int]:
-    """Return the same where nothing is replayed, or the job fragments more than constant shapes do."""
     if case.expandable_segments or case.verdict.oom_class != "fragmentation":
         return "less_memory", "", "low", 0
     guess = trials.rows[1].settings if trials and trials.rows[1:] else EXPANDABLE_SEGMENTS

@@ -62,7 +62,6 @@ def _with_gpu(request: "Request", paths: list[str], passage: "Passage") -> "Requ
 
 
 def _request(what: DiagnoseOptions, asked: ExperimentOptions) -> "DiagnoseRequest":
-    """Return the options as one value. BadRequestError: settings without a recipe, or a recipe without a GPU."""
     from harness.cli.requests import experiment_request, given_options
     from harness.diagnose.run import DiagnoseRequest
     from harness.diagnose.values import NO_PREDICTION

@@ -82,7 +82,6 @@ def _of_moment(known: Situation) -> list[Fix]:
 
 
 def _allocator(known: Situation) -> list[Fix]:
-    """Offer the allocator's setting first, because it costs no time."""
     case, answer = known.case, known.allocator
     is_needed = answer.remedy != "less_memory" if answer and answer.trials else known.oom_class == "fragmentation"
     if not is_needed or case.is_on_cpu:
@@ -126,7 +125,6 @@ def _planned(known: Situation) -> list[Fix]:
 
 
 def _summed(case: Case, outlook: Outlook) -> str:
-    """Return the sum that gives the limit where the prediction leaves memory unexplained; else nothing."""
     more, whole, limit = unexplained_bytes(case) or 0, case.capacity_bytes, outlook.budget_bytes
     if more <= 0 or not whole or not limit:
         return ""
@@ -165,7 +163,6 @@ def _next_of_class(known: Situation) -> list[Fix]:
 
 
 def _nan_setting(known: Situation) -> ToPaste | None:
-    """Return the job with core_attn recomputed alone; None if the job is not known, or cannot start like this."""
     spec = known.case.spec
     if spec is None or "fp8" not in spec.compute_dtype or spec.recompute.text in ("none", "core_attn"):
         return None

@@ -60,7 +60,6 @@ def case_of_log(
 def _ending(
     log: ForeignLog, first: FirstFailure | None, cause: NotFinite | None, *, is_empty: bool
 ) -> tuple[Status, OomVerdict, FailedRank | None]:
-    """Return how the job ended; ``cause``: results that are not finite, which explain it."""
     if cause is not None:
         row = cause.first
         message = f"iteration {row.number}: lm loss {_shown(row.loss)}, grad norm {_shown(row.grad_norm)}"
@@ -136,7 +135,6 @@ def _failed(first: FirstFailure) -> FailedRank:
 
 
 def _place(first: FirstFailure) -> str:
-    """Return ``GPU 3 of node07``, with the GPU's number as the process counts the GPUs that it sees."""
     failure, figures = first.failure, first.verdict.figures
     texts = (failure.text, *(line.text for line in failure.evidence))
     local = next((match[1] for match in map(LOCAL_RANK.search, texts) if match), None)

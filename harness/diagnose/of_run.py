@@ -75,7 +75,6 @@ def _verdict(record: RunRecord, rank: RankRecord | None) -> OomVerdict:
 
 
 def _slurm_verdict(record: RunRecord, rank: RankRecord | None) -> OomVerdict | None:
-    """Return Slurm's reason for ending the run; None if a rank failed before, or Slurm did not end it."""
     if not (record.failure or "").startswith(_SLURM):
         return None
     failure = rank.failure if rank else None

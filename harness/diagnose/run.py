@@ -155,7 +155,6 @@ def _inputs(request: DiagnoseRequest, host: Host) -> Inputs:
 
 
 def _given(request: DiagnoseRequest, inputs: Inputs, logged: Logged | None, host: Host) -> Settled | None:
-    """Return the settings of the options. BadRequestError: there are only runs, which record their own."""
     if (request.asked or request.env) and not inputs.logs:
         problem = f"{', '.join(request.given)}: only for logs, a run records its own settings"
         raise BadRequestError(problem, remedy="leave out what a run records")

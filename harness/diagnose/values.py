@@ -111,7 +111,6 @@ class Case:
 
     @property
     def capacity_bytes(self) -> int | None:
-        """Return the size of the device, by its settings or by the failure's own text, whichever is smaller."""
         stated = self.verdict.figures.total_bytes if self.verdict.figures else None
         sizes = (stated, self.spec.capacity_bytes if self.spec else None)
         return min((size for size in sizes if size), default=None)
@@ -284,7 +283,6 @@ class Diagnosis(Document):
     @computed_field
     @property
     def exit_code(self) -> int:
-        """Return 130 after Ctrl-C; else 0 for a conclusive diagnosis, also if memory is not the cause; else 6."""
         if self.is_interrupted:
             return ExitCode.INTERRUPTED
         return ExitCode.OK if self.is_conclusive else ExitCode.INCONCLUSIVE

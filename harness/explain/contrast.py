@@ -51,7 +51,6 @@ def _variables_once(found: list[Difference]) -> tuple[Difference, ...]:
 
 
 def _value(side: Side, key: Key) -> str | None:
-    """Return the recorded text, ``none`` for a fact that its whole group lacks; None where that was not recorded."""
     return side.facts.get(key, ABSENT if key[0] in side.closed else None)
 
 

@@ -153,8 +153,6 @@ class _Bytes(float):
 
 
 class _Device:
-    """A full device, as far as the message shows it."""
-
     def __init__(self, figures: AllocatorFigures, who: Occupants, device_bytes: int | None) -> None:
         def known(value: float | None) -> _Bytes:
             return _Bytes(math.nan if value is None else value)
@@ -267,7 +265,6 @@ def _graph_pools(device: _Device) -> _Found | None:
 
 
 def _outside(device: _Device) -> _Found | None:
-    """Match much memory of this process outside torch's allocator: contexts, NCCL, workspaces."""
     own = device.who.this_process_bytes
     held = _Bytes((device.total - device.free if own is None else own) - device.reserved)
     if not (held >= device.outside and device.total > 0):

@@ -71,7 +71,6 @@ def _by_signal(exit_code: int) -> OomVerdict | None:
 
 
 def _by_error(text: str, ending: Ending) -> OomVerdict:
-    """Judge an error that no entry explains, or an exit code that says nothing about the cause."""
     match = error_line(text, in_traceback=ending.has_traceback)
     if ending.has_traceback or (match and not ending.exit_code):
         error = quoted(text) if match else "the program raised an error"

@@ -85,7 +85,6 @@ def _distinct(failures: list[RankFailure]) -> list[RankFailure]:
 
 
 def _timeout_before(failure: RankFailure, failures: list[RankFailure]) -> RankFailure | None:
-    """Return the first time-out of a collective before ``failure``, by time, else by order in the same log."""
     before = failures[: failures.index(failure)]
     for each in failures:
         is_in_order = each in before and each.evidence[0].source == failure.evidence[0].source
@@ -132,7 +131,6 @@ def _waited(
 
 
 def _silent(failures: list[RankFailure]) -> str:
-    """Return the ranks without a report, up to the highest with one; empty if they are many."""
     spoke = {failure.rank for failure in failures if failure.rank is not None}
     silent = sorted(set(range(max(spoke, default=0))) - spoke)
     return some_ranks(silent) if silent and 2 * len(silent) <= len(spoke) else ""
@@ -216,7 +214,6 @@ def _strongest_of_each(failures: list[RankFailure]) -> list[RankFailure]:
 
 
 def _earliest(failures: list[RankFailure]) -> RankFailure:
-    """Return the earliest failure: by weight, by time if all have a time, by the last finished step, by order."""
     least = min(failure.weight for failure in failures)
     candidates = [failure for failure in failures if failure.weight == least]
     timed = all(failure.time for failure in candidates)

@@ -112,7 +112,6 @@ class OomVerdict:
 
     @property
     def is_oom(self) -> bool:
-        """Whether memory ran out; a SIGKILL alone does not show it."""
         return self.oom_class not in NOT_MEMORY
 
 

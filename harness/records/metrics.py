@@ -91,7 +91,6 @@ class Metric:
 
     @property
     def kind(self) -> GateKind:
-        """Return the kind of figure. Rows without a gate are the throughput in other units."""
         return self.gate or "time"
 
     def worsening(self, change: float) -> float:

@@ -154,7 +154,6 @@ class Coordinates(Frozen):
 
     @property
     def is_first_copy(self) -> bool:
-        """Whether this rank stands for its pipeline stage, whose ranks hold the same layers."""
         return (self.tp, self.dp, self.cp) == (0, 0, 0)
 
 

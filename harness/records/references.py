@@ -37,7 +37,6 @@ def run_id_of(batch_id: str, entry: str, number: object) -> str:
 
 
 def _in_batches(run_id: str, results: Path) -> Iterator[Path]:
-    """Yield the runs of nights and sweeps with this id, which may begin with the last eight digits of the batch's."""
     for batch in (path for kind in MARKS for path in folders(results / f"{kind}s")):
         start = next((each for each in (batch.name, batch.name[-8:]) if run_id.startswith(f"{each}.")), None)
         if start:

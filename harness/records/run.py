@@ -162,7 +162,6 @@ class RunRecord(Recorded):
 
     @property
     def unmeasured(self) -> tuple[str, ...]:
-        """Return why nothing was measured: no golden, history or calibration may come of this run."""
         replays = (note for note in self.notes if note.startswith(REPLAYED))
         return (*replays, *([self.no_time] if self.no_time else []))
 

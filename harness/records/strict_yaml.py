@@ -61,7 +61,6 @@ def read_plain(text: str) -> ScalarValue:
 
 
 def _is_ambiguous(text: str) -> bool:
-    """Return whether YAML 1.1, or a reader of more spellings of numbers, takes the text for another value."""
     if any(pattern.match(text) for _, pattern in yaml.SafeLoader.yaml_implicit_resolvers.get(text[0], ())):
         return True
     for read in (float, lambda number: int(number, 0)) if text[0] in _MAY_BE_A_NUMBER else ():

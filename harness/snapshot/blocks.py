@@ -132,7 +132,6 @@ def _count_free(device: Blocks, entry: Any, free: list[tuple[int, int]], *, is_p
 
 
 def _whole_pages(begin: int, num_bytes: int, page: int) -> int:
-    """Return the bytes of pages that are wholly inside a free block; pages start at the mapped range."""
     first, last = -(-begin // page), (begin + num_bytes) // page
     return max(0, last - first) * page
 

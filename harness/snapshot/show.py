@@ -103,7 +103,6 @@ def _need(row: WhatIfRow) -> tuple[bool, float, int]:
 
 
 def _replayed(found: WhatIf, row: WhatIfRow) -> str:
-    """Return ``expandable_segments:True: fits in 10.61 GiB``, or what fails on the device that was asked about."""
     name = f"{row.settings or 'defaults'}{row.without and f' without {row.without}'}"
     if found.device_bytes is not None and row.failure:
         return f"{name}: {_first_failure(row.failure).partition(':')[0]}"

@@ -220,7 +220,6 @@ def _row(history: _History, entries: Entries, asked: str, device_bytes: int | No
 def _failure(
     history: _History, entries: Entries, settings: AllocatorSettings, device_bytes: int
 ) -> FirstFailure | None:
-    """Return the first request that fails on the device; number 0 and no site for a block from before the history."""
     outcome = replayed(history.events, settings, device_bytes, device_bytes)
     if outcome.failed is None:
         return None
