@@ -54,8 +54,7 @@ def is_dense(spec: ExperimentSpec | None) -> bool:
 class Case:
     """One job. ``said``: the texts of its failures. ``asks``: the options that a prediction lacks.
 
-    ``has_given_settings``: they come from the user, not from its own record. ``forced``: rules that the user overrode.
-    ``pools_in_log``: whose memory pools exclude expandable segments. ``num_iterations``: of the log before the failure.
+    ``has_given_settings``: the user's, not of its own record. ``pools_in_log``: exclude expandable segments.
     """
 
     name: str

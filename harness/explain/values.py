@@ -29,11 +29,7 @@ class SideRow(Shown):
 
 
 class Side(SideRow):
-    """Everything recorded for a run or a golden. ``facts`` are texts; a missing fact was not recorded.
-
-    ``closed``: groups recorded whole, in which a missing fact was absent. ``metrics``: usable values by name, none for
-    a run that did not end well. ``spreads``: relative standard deviation of one run, from ``num_runs``.
-    """
+    """All that a run or a golden recorded, as texts. ``closed``: groups in which a missing fact was absent."""
 
     metrics: Mapping[str, float]
     facts: Mapping[Key, str]

@@ -24,10 +24,7 @@ _BEFORE, _AFTER = 1000, 4000  # characters around a word that are searched: no p
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """``weight``: -1 a line that names the cause, 0 of the process itself, 1 to ``SRUN`` a report about it.
-
-    ``task``: Slurm's number of the process, which is a node's if torchrun starts the ranks.
-    """
+    """``weight``: -1 names the cause, 0 is of the process itself, 1 to ``SRUN`` report it. ``task``: Slurm's."""
 
     kind: FailureKind
     weight: int = 0

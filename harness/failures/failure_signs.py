@@ -120,10 +120,7 @@ _ROOT_CAUSE = "Root Cause (first observed failure)"
 
 @dataclass(frozen=True, slots=True)
 class RankFailure:
-    """How a rank failed. ``task``: Slurm's. ``evidence``: the lines, the best first. ``entry``: of failures.yaml.
-
-    ``is_cut``: the log ends before the error. ``is_mention``: the line does not have the form of a failure.
-    """
+    """How a rank failed; ``evidence``: the best first. ``is_cut``: before its error. ``is_mention``: no known form."""
 
     kind: FailureKind
     rank: int | None

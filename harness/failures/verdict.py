@@ -84,10 +84,7 @@ def table() -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class OomVerdict:
-    """The cause of a failure. ``advice``: if it differs from that of the class. ``entry``: of failures.yaml.
-
-    ``has_activations``: False at moments outside training steps. ``recompute_helps``: also False for other causes.
-    """
+    """The cause of a failure. ``advice``: if not of the class. ``has_activations``: False outside of training steps."""
 
     oom_class: OomClass
     confidence: Confidence

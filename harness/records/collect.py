@@ -38,11 +38,7 @@ class AgentRecord(Recorded):
 
 
 class LaunchOutcome(Recorded):
-    """``ranks/outcome.json``: how the launch ended.
-
-    ``exit_code``: of the agent, negative for a signal. ``signal``: it ended the harness. ``rank``: it died first
-    or hung. ``warm``: ranks were forked after all imports. ``unwatched``: why the NVML sampler stopped before the end.
-    """
+    """``ranks/outcome.json``. ``exit_code``: of the agent, negative for a signal. ``rank``: it died first, or hung."""
 
     status: LaunchStatus
     exit_code: int | None = None

@@ -141,10 +141,7 @@ TIME_ONLY: tuple[GateKind, ...] = ("time",)
 
 @dataclass(frozen=True)
 class Difference:
-    """One recorded fact that two measurements do not share: ``before`` of ``reference``, ``after`` of what is judged.
-
-    ``kinds``: the gates that it affects; ``blocks`` False: they are only left out. ``source``: what set ``after``.
-    """
+    """A fact ``before`` of ``reference``, ``after`` of what is judged; ``blocks`` False: leaves out gates."""
 
     name: str
     before: Annotated[str | None, Field(serialization_alias="golden")]

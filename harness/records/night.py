@@ -76,11 +76,7 @@ OLD, NEW = "old", "new"
 
 
 class NightPlan(Recorded):
-    """``night.json``: everything decided before the first run.
-
-    ``confirm``: further runs of a case that looks like a regression. ``retries``: restarts of a case after faults of
-    machines. ``software``: by GPU type, as the rules assumed it. ``no_pairs``: why ``last-good`` has no old build.
-    """
+    """``night.json``. ``confirm``: further runs of a suspicious case. ``retries``: restarts after machines' faults."""
 
     night_id: str
     suite: str

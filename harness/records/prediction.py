@@ -8,10 +8,7 @@ Source = Literal["replayed", "estimated"]
 
 
 class StagePrediction(Frozen):
-    """The peak memory of a pipeline stage in bytes; its parts add up to ``total``. ``whole_run``: of all steps.
-
-    Under CUDA graphs ``total`` is of later steps, and ``pool`` what their private pools keep beside it.
-    """
+    """The peak of a stage; its parts add up to ``total``. ``whole_run``: of all steps. ``pool``: of CUDA graphs."""
 
     pp_rank: int
     weights: int
@@ -42,10 +39,7 @@ class StagePrediction(Frozen):
 
 
 class PredictionRecord(Frozen):
-    """A prediction; None: not predicted. Ranges are (low, high). FLOPs are per step over all GPUs.
-
-    ``reserved_bytes``: by torch's allocator. ``fits_bytes``: the least that it can do with.
-    """
+    """A prediction; None: not predicted. Ranges are (low, high). ``fits_bytes``: the least that the allocator needs."""
 
     peak_bytes: int
     range_bytes: tuple[int, int]

@@ -53,11 +53,7 @@ Cell = Annotated[PlannedCell | RefusedCell, Field(discriminator="fate")]
 
 
 class Compared(BaseModel):
-    """What a sweep compares, in its plan and in its documents. ``control``: the name of a cell.
-
-    ``capacity_bytes``: the control's memory per rank, None if unknown; if ``memory_limit`` is varied, each cell has its
-    own capacity. ``margin``: the share of capacity that stays free beside what lies outside torch's allocator.
-    """
+    """What a sweep compares. ``control``: the name of a cell. ``margin``: the share of capacity that stays free."""
 
     title: str
     recipe: str

@@ -35,10 +35,7 @@ _CHUNK_BYTES = 1 << 24
 
 
 class _Compacting(io.BufferedReader):
-    """Shares equal stacks while a file is read, half of all memory: a list of frames becomes a list of one list.
-
-    New objects, which Python's collector has not seen, are looked at once and then frozen.
-    """
+    """Shares equal stacks while a file is read, half of all memory: each list of frames becomes a list of one list."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         super().__init__(stream, _CHUNK_BYTES)  # type: ignore[arg-type]

@@ -73,10 +73,7 @@ _OPERATION = re.compile(r"autograd::generated::(?P<node>\w+)::apply\b|\bat::_ops
 
 
 def module_of(frames: Iterable[Frame]) -> str:
-    """Return the module of a stack (innermost frame first), as ``mlp``, ``mlp (weights)`` or ``mlp (recompute)``.
-
-    autograd calls backward functions, so the frames above them do not name their module.
-    """
+    """Return the module of a stack, innermost frame first, as ``mlp``, ``mlp (weights)`` or ``mlp (recompute)``."""
     frames = tuple(frames)
     if frames and frames[0].path == _PREDICTED:
         return frames[0].function

@@ -28,9 +28,7 @@ class FailedRequest(Frozen):
 class DeviceMemory(Frozen):
     """One device. reserved = allocated + pending + releasable + stranded + private free.
 
-    ``pending``: freed, but another stream may still use it. ``releasable``: `empty_cache` gives it back. ``stranded``:
-    free inside segments that also hold something live. ``rounding_bytes``: allocated beyond what was requested.
-    ``largest_free_bytes`` leaves private pools out.
+    ``releasable``: `empty_cache` gives it back. ``stranded``: free inside segments that also hold something live.
     ``history_problem``: why no failed request is known although the history has one.
     """
 
@@ -73,11 +71,7 @@ class FirstFailure(Frozen):
 
 
 class WhatIfRow(Frozen):
-    """The recorded requests under some settings, from an empty device; empty settings are torch's defaults.
-
-    Peaks without a limit. ``fits_bytes``: the smallest device on which none fails, None if a memory fraction forbids
-    it. ``failure``: on the device that was asked about. ``without``: modules whose forward passes are recomputed.
-    """
+    """The recorded requests under some settings, ``without`` modules. ``fits_bytes``: the smallest device, or none."""
 
     settings: str
     allocated_bytes: int
