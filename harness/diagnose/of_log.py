@@ -94,12 +94,10 @@ def _notes(
         yield f"Training ended well, in spite of this: {what} ({after.where})."
     if survived is not None:
         yield f"Iterations follow this line, so the job survived it: {survived.text} ({survived.where})."
-    same, victims = (first.also, first.victims) if first else ((), ())
-    for failures, how in ((same, "in the same way"), (victims, "probably because of this failure")):
-        names = [failure.who or failure.where for failure in failures]
-        if names:
-            listed = ", ".join(names[:_MOST_NAMED]) + (" ..." if len(names) > _MOST_NAMED else "")
-            yield f"{counted(len(names), 'other rank')} failed too, {how}: {listed}"
+    others = [failure.who or failure.where for failure in (*first.also, *first.victims)] if first else []
+    if others:
+        listed = ", ".join(others[:_MOST_NAMED]) + (" ..." if len(others) > _MOST_NAMED else "")
+        yield f"{counted(len(others), 'other rank')} failed too: {listed}"
 
 
 def _is_harmless(first: FirstFailure, log: ForeignLog) -> bool:
@@ -136,9 +134,9 @@ def _failed(first: FirstFailure) -> FailedRank:
 
 def _place(first: FirstFailure) -> str:
     failure, figures = first.failure, first.verdict.figures
-    texts = (failure.text, *(line.text for line in failure.evidence))
-    local = next((match[1] for match in map(LOCAL_RANK.search, texts) if match), None)
-    numbers = (("task", failure.task), ("GPU", figures.device if figures else None), ("local rank", local))
+    local = LOCAL_RANK.search(failure.text)
+    device = figures.device if figures else None
+    numbers = (("task", failure.task), ("GPU", device), ("local rank", local[1] if local else None))
     known = ", ".join(f"{what} {number}" for what, number in numbers if number is not None)
     return " of ".join(filter(None, (known, failure.host)))
 

@@ -88,8 +88,7 @@ def collect(run_dir: Path, world_size: int) -> Collected:
         ranks += found or [_rebuilt(folder, rank, world_size, exits.get(rank), outcomes, notes)]
     nodes = _readable(folder.glob("nvml_*.json"), NodeSample, notes)
     if snapshots := sorted(path.name for path in folder.glob("snapshot_*.pickle")):
-        count = "a memory snapshot" if len(snapshots) == 1 else f"memory snapshots of {len(snapshots)} ranks"
-        notes.append(f"{count}: mbr-perf snapshot <run folder>/ranks/{snapshots[0]}")
+        notes.append(f"memory snapshots: mbr-perf snapshot <run folder>/ranks/{snapshots[0]}")
     unwatched = tuple(outcome.unwatched for outcome in outcomes if outcome.unwatched)
     return Collected(tuple(ranks), tuple(nodes), tuple(notes), unwatched)
 

@@ -92,9 +92,8 @@ def require_writable(folder: Path) -> None:
 
 def deleted(folder: Path, then: str = "mbr-perf stopped the run") -> RunFailedError:
     """Return the error for a folder that disappeared under a run. ``then``: what mbr-perf did."""
-    how = "replaced by a file" if folder.is_file() else "deleted"
     return RunFailedError(
-        f"{folder}: the folder was {how} while mbr-perf was using it; {then}",
+        f"{folder}: the folder was deleted or replaced while mbr-perf was using it; {then}",
         remedy="run again, and exclude the results folder from clean-up jobs",
     )
 

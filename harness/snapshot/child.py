@@ -160,8 +160,6 @@ def main() -> int:
     except MemoryError:
         limit = f"{limit_bytes / 1e9:.1f} GB that {num_bytes / 1e6:.1f} MB may take"
         answer, code = f"opening it needs more than the {limit}", 2
-    except RecursionError:
-        answer, code = "its values are nested too deeply", 2
     sys.stdout.write(answer + "\n")
     sys.stdout.flush()
     return code

@@ -97,7 +97,7 @@ def test_memory_snapshots_are_named_and_not_opened(tmp_path, ranks_dir):
     for name in ("snapshot_001.pickle", "snapshot_000.pickle", "snapshot_002.pickle.tmp"):
         (ranks_dir / name).write_bytes(b"anything")
     (snapshots,) = collect(tmp_path, 2).notes
-    assert " 2 ranks: " in snapshots and snapshots.endswith("/ranks/snapshot_000.pickle")
+    assert snapshots.endswith("/ranks/snapshot_000.pickle")
 
 
 def test_a_record_that_cannot_be_read_is_called_damaged_and_keeps_the_steps(tmp_path, ranks_dir):
