@@ -94,7 +94,7 @@ def _notes(
         yield f"Training ended well, in spite of this: {what} ({after.where})."
     if survived is not None:
         yield f"Iterations follow this line, so the job survived it: {survived.text} ({survived.where})."
-    others = [failure.who or failure.where for failure in (*first.also, *first.victims)] if first else []
+    others = [failure.who or failure.where for failure in first.others] if first else []
     if others:
         listed = ", ".join(others[:_MOST_NAMED]) + (" ..." if len(others) > _MOST_NAMED else "")
         yield f"{counted(len(others), 'other rank')} failed too: {listed}"
@@ -103,7 +103,7 @@ def _notes(
 def _is_harmless(first: FirstFailure, log: ForeignLog) -> bool:
     """Return whether training ended, and the only other sign is a mention or Slurm's count of killed processes."""
     is_at_its_end = log.ended or (bool(log.iterations) and log.total is not None and log.truncated is None)
-    is_alone = not first.victims and all(failure.entry == KILL_COUNT for failure in first.also)
+    is_alone = all(failure.entry == KILL_COUNT for failure in first.others)
     return is_at_its_end and is_alone and (first.failure.is_mention or first.failure.entry == KILL_COUNT)
 
 

@@ -23,12 +23,11 @@ _SIGKILL = -9  # the kernel's signal when host memory runs out
 
 @dataclass(frozen=True, slots=True)
 class FirstFailure:
-    """``failure`` came first. ``also`` failed the same way, ``victims`` with weaker evidence."""
+    """``failure`` came first; of ``others``, those with weaker evidence last."""
 
     failure: RankFailure
     verdict: OomVerdict
-    also: tuple[RankFailure, ...] = ()
-    victims: tuple[RankFailure, ...] = ()
+    others: tuple[RankFailure, ...] = ()
 
 
 def first_failure(lines: Iterable[LogLine]) -> FirstFailure | None:
@@ -65,11 +64,11 @@ def _first_of(failures: list[RankFailure], scan: FailureScan, device_bytes: int 
         by_rank = [*same, *(failure for failure in by_rank if failure.rank != first.rank)]
     if verdict.entry == "collective_timeout":
         first, verdict = _waited(first, verdict, same, by_rank, scan)
+    weaker = [failure for failure in by_rank if KINDS.index(failure.kind) != strongest]
     return FirstFailure(
         failure=_without_secrets(first),
         verdict=verdict,
-        also=tuple(_without_secrets(failure) for failure in same if failure is not first),
-        victims=tuple(_without_secrets(each) for each in by_rank if KINDS.index(each.kind) != strongest),
+        others=tuple(_without_secrets(failure) for failure in (*same, *weaker) if failure is not first),
     )
 
 

@@ -77,7 +77,7 @@ def rank_records(
 ) -> tuple[RankRecord, ...]:
     """Return the records of the ranks that the log names, by number; the clock rank has the step times."""
     clock = clock_rank(log, world_size)[0]
-    every = (failure.failure, *failure.also, *failure.victims) if failure else ()
+    every = (failure.failure, *failure.others) if failure else ()
     memory, failures = _memory(log), {each.rank: each for each in reversed(every) if each.rank is not None}
     named = {*memory, *failures, *([clock] if log.iterations else [])}
     return tuple(

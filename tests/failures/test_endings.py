@@ -69,7 +69,7 @@ def test_the_report_of_a_launcher_beside_the_error_of_its_rank_hides_nothing(fir
 def test_a_lost_gpu_explains_the_errors_of_the_ranks(first):
     found = first(f"[rank0]: {TRACEBACK}", "[rank0]: RuntimeError: NCCL communicator was aborted on rank 0.", LOST_GPU)
     assert found.verdict.entry == "gpu_lost"
-    assert [victim.rank for victim in found.victims] == [0]
+    assert [victim.rank for victim in found.others] == [0]
 
 
 NAN_IN_GRADIENTS = (
@@ -86,7 +86,7 @@ NAN_IN_LOSS = (
 def test_a_result_that_is_not_finite_is_reported_with_its_rank(first, line, rank):
     found = first(line, "[rank5]: RuntimeError: Connection closed by peer [10.0.0.2]:30711")
     assert (found.verdict.entry, found.failure.rank) == ("non_finite", rank)
-    assert [victim.rank for victim in found.victims] == [5]
+    assert [victim.rank for victim in found.others] == [5]
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_out_of_memory_is_the_cause_although_another_rank_spoke_first(tmp_path):
     assert failure.where == f"{tmp_path}/train.log:8"
     assert [line.text for line in failure.evidence] == [OOM, IN_MLP.strip()]
     assert (first.verdict.oom_class, first.verdict.confidence) == ("capacity", "high")
-    assert sorted((victim.rank, victim.kind) for victim in first.victims) == [(0, "peer"), (2, "error")]
+    assert sorted((victim.rank, victim.kind) for victim in first.others) == [(0, "peer"), (2, "error")]
 
 
 def test_a_killed_rank_is_the_cause_before_any_error_of_python(tmp_path):
@@ -93,7 +93,7 @@ def test_of_several_errors_the_earliest_counts_where_the_logs_tell_the_time(tmp_
         (tmp_path / f"rank_{rank}.log").write_text("\n".join(lines))
     first = first_failure(log_lines([tmp_path]))
     assert first.failure.rank == 1
-    assert [failure.rank for failure in first.also] == [0, 2]
+    assert [failure.rank for failure in first.others] == [0, 2]
 
 
 def test_a_text_without_a_rank_is_given_the_only_rank_that_torchrun_lists_with_an_error(tmp_path):
@@ -114,14 +114,14 @@ def test_a_traceback_inside_torchruns_table_is_that_ranks(tmp_path):
 def test_the_agents_line_is_no_further_rank_where_the_table_lists_them_all(tmp_path):
     line = "E0821 14:03:30.000000 77 torch/distributed/elastic/api.py:882] failed (exitcode: -9) local_rank: 3 (pid: 5) of binary"
     first = found(tmp_path, line, *summary((3, -9), root=(11, -9)))
-    assert [first.failure.rank, *(failure.rank for failure in first.also)] == [11, 3]
+    assert [first.failure.rank, *(failure.rank for failure in first.others)] == [11, 3]
 
 
 def test_an_abort_after_a_lost_peer_is_not_the_cause(tmp_path):
     lines = [WATCHDOG, *of_rank(2, TRACEBACK, "ValueError: the cause"), *summary((2, 1), root=(5, -6))]
     first = found(tmp_path, *lines)
     assert (first.failure.kind, first.failure.rank) == ("error", 2)
-    assert [(victim.rank, victim.kind) for victim in first.victims] == [(5, "peer")]
+    assert [(victim.rank, victim.kind) for victim in first.others] == [(5, "peer")]
 
 
 def test_a_hang_leaves_only_timeouts_and_says_so(tmp_path):
@@ -173,7 +173,7 @@ def test_a_step_or_rank_that_the_kernel_killed_for_memory_is_out_of_memory(tmp_p
     event = "slurmstepd: error: Detected 1 oom_kill event in StepId=4.0."
     first = found(tmp_path, event, "srun: error: n1: task 3: Out Of Memory")
     assert (first.failure.kind, first.verdict.oom_class) == ("oom", "host_memory")
-    assert (first.failure.task, first.failure.rank, first.also) == (3, None, ())
+    assert (first.failure.task, first.failure.rank, first.others) == (3, None, ())
     first = found(tmp_path, event, *of_rank(0, TRACEBACK, LOST_PEER), *summary((0, -15), root=(5, -9)))
     assert (first.failure.kind, first.failure.rank, first.verdict.oom_class) == ("oom", 5, "host_memory")
 
@@ -242,8 +242,7 @@ def test_in_what_torchrun_really_prints_the_rank_that_failed_is_found(name, kind
     failure = first.failure
     assert (failure.kind, failure.rank, failure.phase, failure.exit_code) == (kind, 1, phase, exit_code)
     assert (failure.after_step, first.verdict.oom_class) == (12, oom_class)
-    assert [(victim.kind, victim.rank) for victim in first.victims] == [("peer", 0)]
-    assert first.also == ()
+    assert [(victim.kind, victim.rank) for victim in first.others] == [("peer", 0)]
 
 
 def test_a_line_of_code_in_a_traceback_shows_nothing():

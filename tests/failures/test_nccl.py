@@ -99,7 +99,7 @@ def test_a_rank_that_reported_no_time_out_is_named(first):
         timed_out(1, 7), timed_out(3, 7), timed_out(2, 7), "Some NCCL operations have failed or timed out. Due to the"
     )
     assert "rank 0" in found.verdict.reason
-    assert [other.rank for other in found.also] == [3, 2]
+    assert [other.rank for other in found.others] == [3, 2]
     assert "rank 0" not in first(timed_out(3, 7)).verdict.reason
 
 

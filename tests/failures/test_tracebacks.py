@@ -76,7 +76,7 @@ def test_nccl_names_the_cause_in_the_lines_after_its_error(first, last, entry, i
         )
     )
     assert found.verdict.entry == entry
-    assert (found.failure.rank, found.also) == (2, ())
+    assert (found.failure.rank, found.others) == (2, ())
     assert "bye" not in found.failure.text
 
 
@@ -85,13 +85,13 @@ def test_a_line_after_an_error_of_nccl_that_is_no_part_of_it_is_read_for_itself(
     found = first(
         TRACEBACK, IN_LOAD, head, "node07 kernel: NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus."
     )
-    assert [victim.text for victim in found.victims] == [head]
+    assert [victim.text for victim in found.others] == [head]
     assert found.verdict.entry == "gpu_lost"
 
 
 def test_errors_after_slurm_ended_the_job_are_consequences_and_one_before_it_is_the_cause(first):
     found = first(STEP, PREEMPTED, TRACEBACK, IN_SAVE, "RuntimeError: store is gone")
-    assert (found.verdict.entry, found.victims) == ("slurm_preempted", ())
+    assert (found.verdict.entry, found.others) == ("slurm_preempted", ())
     assert "KeyError" in first(STEP, TRACEBACK, IN_SAVE, "KeyError: 3", PREEMPTED).verdict.reason
 
 
