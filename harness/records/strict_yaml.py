@@ -117,12 +117,10 @@ class _Reader:
                         self.refuse(_line(event), "a second document", "keep one document per file")
                         break
                     self.root = self.node(next(self.events), ())
-        except yaml.MarkedYAMLError as error:
-            mark = error.problem_mark or error.context_mark
-            fix = "check brackets, quotes and indentation near this line; indent with spaces, not tabs"
-            self.refuse(mark.line + 1 if mark else 1, f"not YAML: {error.problem or error.context}", fix)
         except yaml.YAMLError as error:
-            self.refuse(1, f"not YAML: {' '.join(str(error).split())}", "remove control characters")
+            mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+            fix = "check brackets, quotes and indentation near this line; remove tabs and control characters"
+            self.refuse(mark.line + 1 if mark else 1, f"not YAML: {problem or ' '.join(str(error).split())}", fix)
 
     def node(self, event: yaml.Event, keys: Keys) -> PlainValue:
         line = _line(event)
@@ -166,10 +164,8 @@ class _Reader:
             except BadRequestError as error:
                 if self.by_pyyaml:
                     with suppress(ValueError):  # of Python, for a number of more digits than it reads
-                        value = yaml.safe_load(text)
-                        return (
-                            value if isinstance(value, bool | int | float | str | None) else text
-                        )  # a date stays text
+                        value = yaml.safe_load(text)  # a date stays text
+                        return value if isinstance(value, bool | int | float | str | None) else text
                 self.refuse(_line(event), error.message, error.remedy)
                 return None
         if event.style in ("|", ">"):  # whose last line break is the file's, not the text's
@@ -197,12 +193,9 @@ class _Reader:
     def key(self, event: yaml.Event, keys: Keys) -> str | None:
         line, key = _line(event), self.node(event, (*keys, "a key"))
         del self.lines[(*keys, "a key")]
-        if not isinstance(key, str):
-            self.refuse(line, "a key is not text", "quote the key")
-        elif key == "<<":
-            self.refuse(line, "merge keys are not allowed", "write the values out")
-        else:
+        if isinstance(key, str):
             return key
+        self.refuse(line, "a key is not text", "quote the key")
         return None
 
 
