@@ -58,18 +58,13 @@ def verdict(changes: Sequence[Change]) -> tuple[str, ...]:
     return (f"{unknown}: the noise is unknown, because neither side has repeats.",) if unknown else ()
 
 
-def advice(changes: Sequence[Change], causes: Sequence[Cause], *, is_published: bool) -> tuple[str, ...]:
-    """Return the next steps; none if no metric changed. ``is_published``: the reference is a published figure."""
-    changed = [change for change in changes if moved(change)]
-    able = [cause.name for cause in causes if cause.can_explain]
-    is_unsure = any(change.is_noise or change.noise is None for change in changed)
-    steps = (
-        (is_unsure, "repeat the run at least three times, and compare with --repeat (nightly: --confirm)"),
-        (bool(able), f"remove one difference at a time, beginning with: {''.join(able[:1])}"),
-        (not able, "repeat the run on another node"),
-        (is_published, "promote a golden of your own runs: a published figure does not state all settings"),
-    )
-    return tuple(text for applies, text in steps if applies and changed)
+def advice(changes: Sequence[Change], causes: Sequence[Cause]) -> tuple[str, ...]:
+    """Return the next step; none if no metric changed."""
+    able = next((cause.name for cause in causes if cause.can_explain), "")
+    if not any(map(moved, changes)):
+        return ()
+    remove = f"remove one difference at a time, beginning with: {able}"
+    return (remove if able else "repeat the run at least three times, on other nodes, and compare with --repeat",)
 
 
 TIME = ("step_time_s",)
@@ -153,7 +148,7 @@ def explain(ours: Side, theirs: Side) -> Explanation:
     ordered = sorted(each, key=lambda cause: not cause.can_explain)
     causes = tuple(cause.model_copy(update={"rank": rank}) for rank, cause in enumerate(ordered, 1))
     built = tuple(why.removeprefix("suspect: ") for why in ours.caveats if BUILT_OTHERWISE in why)
-    steps = advice(compared, causes, is_published=theirs.kind == "published") if ours.kind == "run" else ()
+    steps = advice(compared, causes) if ours.kind == "run" else ()
     return Explanation(
         run=ours,
         reference=theirs,

@@ -71,10 +71,9 @@ class _Rank:
 
 @dataclass(slots=True)
 class FailureScan:
-    """Feed it every line. ``found``: the first failure of each rank and kind. ``listed``: torchrun's table.
+    """Feed it every line. ``found``: the first failure of each rank and kind; ``recent``: those that may be survived.
 
-    ``survived``: followed by ``num_after`` iterations. ``cut``: a traceback without its end. ``is_over``: Slurm ended
-    it. ``recent``: iterations that failures must outlast. ``mention``: of an error, after the last iteration.
+    ``cut``: a traceback without its end. ``is_over``: by Slurm. ``mention``: of an error, after all iterations.
     """
 
     source: str = ""

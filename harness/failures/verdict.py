@@ -22,10 +22,8 @@ class ProcessMemory:
 class AllocatorFigures:
     """Bytes, to the two decimals that torch prints; None if the text has no figure.
 
-    ``allocated``: live tensors and everything in private pools, also free blocks. ``private_pool``: the part in private
-    pools. ``unallocated``: reserved by the allocator and free, after it released cached blocks. ``this_process``:
-    everything that this process holds on the device. ``allowed``: the limit that the process set for itself.
-    ``is_beyond_counting``: the request is for more than 1 EB. ``is_rejected``: that limit refused the request.
+    ``allocated``: live tensors and everything in private pools. ``unallocated``: reserved and free, after cached blocks
+    were released. ``allowed``: the limit that the process set itself, which ``is_rejected`` says refused the request.
     """
 
     tried_bytes: int | None = None

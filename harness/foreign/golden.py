@@ -100,7 +100,7 @@ def looks_like_megatron_lm(document: Mapping[str, object]) -> bool:
 
 def read_foreign_golden(path: Path) -> ForeignGolden:
     """Read the golden values in the file. BadRequestError names the file and the keys of invalid values."""
-    document = parse_json(read_text(path, str(path), most_bytes=_MAX_BYTES), str(path), parse_constant=float)
+    document = parse_json(read_text(path, str(path), most_bytes=_MAX_BYTES), str(path))
     if document.keys() >= {"promoted_by", "metrics"}:
         return _of_mbr_perf(path, read_golden(path))
     reading = _Reading(path)

@@ -107,7 +107,7 @@ def _document(path: Path) -> dict[str, object] | None:
     if not _JSON.match(text):
         return None
     try:
-        return parse_json(text.decode(errors="replace"), str(path), parse_constant=float)
+        return parse_json(text.decode(errors="replace"), str(path))
     except BadRequestError as error:
         if "Extra data" in str(error):
             return None  # lines of JSON are a log

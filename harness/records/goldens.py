@@ -119,7 +119,7 @@ _MARKS = ("kind", "recipe", "metrics", "promoted_at")
 def _is_another_document(path: Path) -> bool:
     try:
         text = read_text(path, str(path), most_bytes=None)
-        return not set(_MARKS) & parse_json(text, str(path), parse_constant=float).keys()
+        return not set(_MARKS) & parse_json(text, str(path)).keys()
     except BadRequestError:
         return False
 

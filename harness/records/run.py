@@ -39,9 +39,8 @@ class LoggedThroughput(Frozen):
 class ImportedLog(Frozen):
     """The log behind a record; None: the log does not say it.
 
-    ``interval``: iterations from one line to the next; a line's figures are means over them. ``clock_rank``: its record
-    holds the step times, assumed unless ``is_clock_named``. ``start_source`` unknown: the record has the time of the
-    import. ``unsaid``: values that a run by mbr-perf has. ``provisional``: that the log ends before its job.
+    ``interval``: iterations from one line to the next. ``clock_rank``: its record holds the step times. ``unsaid``:
+    values that a run by mbr-perf has. ``provisional``: that the log ends before its job.
     """
 
     source_format: Literal["bridge", "megatron-lm"] | None

@@ -48,11 +48,9 @@ def progress_file(answer: Path) -> Path:
 
 
 class TraceRequest(Recorded):
-    """Input of ``python -m harness.engine.trace``.
+    """Input of ``python -m harness.engine.trace``. ``imbalance``: the share of tokens over the balanced share.
 
-    ``imbalance``: tokens that the traced rank's experts receive, divided by their balanced share. ``device`` cpu runs
-    the same trace on real tensors, for small models only; the stand-in transformer-engine computes nothing, so it
-    allows meta only.
+    ``device`` cpu runs the same trace on real tensors, for small models; transformer-engine's stand-in takes meta.
     """
 
     cases: tuple[TraceCase, ...]

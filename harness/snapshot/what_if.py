@@ -109,12 +109,10 @@ def modules_of(text: str) -> tuple[str, ...]:
 
 
 def recomputed(events: Sequence[Event], modules: Iterable[Container[int]]) -> tuple[list[Event], int]:
-    """Return the events with the forward passes of modules recomputed, and how many saved blocks that ends early.
+    """Return the events with the passes of modules (keys of their blocks) recomputed, and how many blocks end early.
 
-    ``modules``: for each, the keys of blocks that its forward passes asked for; a key is the place of its request.
     Requests of one pass follow each other. What outlives the beginning of the module's next pass was saved: it is given
-    back when its own pass ends, and asked again before the first of it is freed, which is its backward pass. The last
-    pass stays as it is, because nothing shows what it saved.
+    back when its own pass ends, and asked again in the backward pass. The last pass stays as it is.
     """
     freed = {event.key: place for place, event in enumerate(events) if event.num_bytes is None}
     more: dict[int, list[Event]] = {}

@@ -102,7 +102,7 @@ def test_a_long_text_is_not_printed_whole():
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[1]", '{"a": 1, "a": 2}', '{"a": NaN}', '{"a": ' + "9" * 4301 + "}", "[" * 100_000, '{"a": -Infinity}'],
+    ["", "[1]", '{"a": 1, "a": 2}', '{"a": ' + "9" * 4301 + "}", "[" * 100_000],
 )
 def test_json_with_more_than_one_meaning_is_refused_by_its_file(text):
     refused(lambda: parse_json(text, "f.json"), "f.json")
