@@ -92,18 +92,13 @@ class FailureScan:
     is_over: bool = False
     mention: RankFailure | None = None
     recent: dict[_Key, int] = field(default_factory=dict)
-    is_saving: bool = False
 
     def feed(self, line: LogLine) -> None:
         """Take in the next line."""
         if line.source != self.source:
             self._begin_log(line.source)
-        if "saving checkpoint at iteration" in line.text or "saved checkpoint" in line.text:
-            self.is_saving = "saving checkpoint at iteration" in line.text
-            return
         step = finished_step(line.text)
         if step is not None:
-            self.is_saving = False  # an asynchronous save goes on beside the training
             self._train_on(step)
             self.last_step, self.largest_step = step, max(step, self.largest_step or 0)
             self.ranks.pop(line.rank, None)
@@ -126,7 +121,7 @@ class FailureScan:
     def _begin_log(self, source: str) -> None:
         self.end_log()
         self.source, self.last_step, self.ranks, self.summary = source, None, {}, TorchrunSummary()
-        self.entry, self.is_over, self.is_saving = None, False, False
+        self.entry, self.is_over = None, False
         self.recent.clear()
 
     def _look(self, state: _Rank, line: LogLine) -> None:
@@ -200,7 +195,7 @@ class FailureScan:
             text=f"{line.text} {state.code}" if is_assert else _from_message(line.text),
             evidence=(_short(line), *((_short(state.frame),) if is_own and state.frame else ())),
             after_step=self.last_step,
-            moment=self._moment(state, is_own=is_own),
+            moment=state.moment if is_own else None,
             time=state.time,
             exit_code=sign.exit_code,
             weight=sign.weight,
@@ -210,11 +205,6 @@ class FailureScan:
         self._keep(key, failure)
         state.takes_any = _OPEN.match(line.text) is not None
         state.opened = key if state.takes_any or _NCCL_ERROR.search(line.text) else None
-
-    def _moment(self, state: _Rank, *, is_own: bool) -> str | None:
-        if is_own and state.moment:
-            return state.moment
-        return "save_checkpoint" if self.is_saving and state.frame is None else None
 
     def _continue(self, state: _Rank, key: _Key, line: LogLine) -> bool:
         """Add the line to the text of a failure that goes on; return whether it is only a part of NCCL's error."""

@@ -24,7 +24,7 @@ _OF_A_PARENT = (
 _TERMINATED = (1, 2, 15)  # SIGHUP, SIGINT and SIGTERM: a launcher ends the other processes
 # Words of this room's other patterns.
 _MORE_WORDS = ("WorkNCCL(", "enqueued", "ollective #", "lagging rank", "xpandable_segments", "Exit", "Interrupt",
-               "checkpoint", "step:")  # fmt: skip
+               "step:")  # fmt: skip
 # After a line with one of these, the next lines belong to the message. A line break: the line ends there.
 WORDS_BEFORE_MORE = (
     "Traceback (", 'File "', "Error:\n", "Exception:\n", "NCCL error in: ", "ncclInternalError: ", "Last error",

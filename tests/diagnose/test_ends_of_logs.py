@@ -85,26 +85,6 @@ def test_a_rank_that_prints_its_error_with_and_without_prefix_is_one(diagnosed):
     assert (answer["verdict"]["rank"], answer["job"]["notes"]) == (3, [])
 
 
-@pytest.mark.parametrize("last", [TASK, "x: failed (exitcode: -9) local_rank: 3 (pid: 5) of binary: python"])
-def test_a_kill_while_a_checkpoint_is_saved_asks_for_another_way_to_save(diagnosed, last):
-    saving = "saving checkpoint at iteration       2 to /ckpt in torch_dist format"
-    (fix,) = diagnosed(row(1), row(2), saving, last)["fixes"]
-    assert "--async-save" in fix["text"]
-    done = "  successfully saved checkpoint from iteration       2 to /ckpt"
-    assert not any("--async-save" in fix["text"] for fix in diagnosed(row(1), saving, done, last)["fixes"])
-
-
-def test_a_save_is_over_where_training_goes_on_or_says_so(diagnosed):
-    saving = "saving checkpoint at iteration       2 to /data/ckpt in torch_dist format"
-    scheduled = "  scheduled an async checkpoint save at iteration       2 to /data/ckpt"
-    done = "  successfully saved checkpoint from iteration       2 to /data/saving/ckpt"
-    moments = [
-        diagnosed(row(1), row(2), *lines, FULL)["verdict"]["when"]
-        for lines in ((saving,), (saving, scheduled, row(3), row(4)), (saving, done))
-    ]
-    assert moments == ["in save_checkpoint after iteration 2", "after iteration 4", "after iteration 2"]
-
-
 def test_a_document_is_no_log_and_its_tables_are_no_errors(mbr_perf, tmp_path):
     for name, code in (("notes.md", 2), ("notes.txt", 6)):
         (tmp_path / name).write_text("| peak | mean absolute error | worst |\n| --- | --- | --- |\n")
