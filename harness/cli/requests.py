@@ -109,9 +109,8 @@ def _chunks(text: str | None) -> int | Literal["none"] | None:
     if text.lower() == "none":
         return "none"
     if not text.isdecimal():
-        raise BadRequestError(
-            f"--virtual_pipeline_model_parallel_size {text!r} is neither a count nor none", remedy="e.g. -vp 5"
-        )
+        message = f"--virtual_pipeline_model_parallel_size {text!r} is neither a count nor none"
+        raise BadRequestError(message, remedy="e.g. -vp 5")
     return int(text)
 
 

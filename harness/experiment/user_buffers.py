@@ -64,10 +64,6 @@ class UserBuffers(Frozen):
     def ub_cfgs(self) -> dict[str, dict[str, object]]:
         return self.model_dump(exclude_none=True)
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(name for name, buffers in NAMED.items() if buffers == self)
-
 
 def _tuned(bulk: tuple[int, int, int, int], proj_fprop: int | None, fc2_fprop: int | None) -> UserBuffers:
     """SMs of qkv_dgrad, qkv_wgrad, fc1_dgrad and fc1_wgrad; of the two pipelined GEMMs, or None for a ring exchange."""

@@ -104,8 +104,7 @@ class LogProgress:
             return
         self._next = now + _EVERY_S
         of = "" if passage.total_bytes is None else f" of {passage.total_bytes / 1e6:.0f} MB"
-        waits = "" if passage.num_bytes else "; waiting for input"
-        read = f"read {passage.num_bytes / 1e6:.0f} MB{of} in {now - self._began:.0f} s{waits}"
+        read = f"read {passage.num_bytes / 1e6:.0f} MB{of} in {now - self._began:.0f} s"
         sys.stderr.write(f"{read}; Ctrl-C ends reading\n")
         sys.stderr.flush()
 

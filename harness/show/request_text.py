@@ -7,7 +7,6 @@ from harness.experiment.effective import EffectiveRecompute
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.recompute import shown_setting
 from harness.experiment.rules.rule import Finding
-from harness.experiment.user_buffers import UserBuffers
 from harness.launch.environment_rows import EXPORTS, STOPS
 from harness.records.run import RunRecord
 from harness.resolve.recipe import ASSUMED, LAID_OUT, NO_EFFECT, UNPREDICTED
@@ -89,11 +88,6 @@ def _parallelism(spec: ExperimentSpec) -> str:
     return ", ".join([*shown, *(["sequence parallel"] if p.sequence_parallel else [])])
 
 
-def described_buffers(buffers: UserBuffers) -> str:
-    """Return the names of known configurations with these buffers, or the GEMMs that have them."""
-    return " = ".join(buffers.names) or f"of {', '.join(buffers.ub_cfgs)}"
-
-
 def effect_rows(effective: EffectiveRecompute) -> list[tuple[str, str]]:
     """Return the layers that each module is recomputed in, and the modules without effect with the reason."""
     active = [
@@ -119,12 +113,9 @@ def finding_lines(findings: Iterable[Finding]) -> Listing:
 
 def explanation(spec: ExperimentSpec, sources: Mapping[str, str]) -> Table:
     """Return every setting with its source and its value; defaults last."""
-    buffers = spec.kernels.tp_comm_overlap_cfg
     every = walked(spec.model_dump(mode="json"))
-    values = {path: ",".join(map(str, each)) or "none" if isinstance(each, list) else each for path, each in every} | {
-        "recompute": spec.recompute.text,
-        "kernels.tp_comm_overlap_cfg": described_buffers(buffers) if buffers else None,
-    }
+    values = {path: ",".join(map(str, each)) or "none" if isinstance(each, list) else each for path, each in every}
+    values["recompute"] = spec.recompute.text
     named = sorted(sources.items(), key=lambda item: (item[1] == "default", item[0]))
     return Table(
         (Column("Setting"), Column("Source", drop=1), Column("Value", long=True)),
