@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -35,10 +35,6 @@ class Words:
     read: set[str] = field(default_factory=set)
     settled: frozenset[str] = frozenset()
     repaired: set[str] = field(default_factory=set)
-
-    def unrepaired(self) -> Iterator[tuple[str, PlainValue]]:
-        """Yield the names that count, with their values."""
-        return ((name, given.value) for name, given in self.given.items() if name not in self.repaired)
 
     def _found(self, names: Iterable[str]) -> list[Given]:
         found = [given for name in names if (given := self.given.get(name) or self.around.get(name))]
@@ -170,7 +166,10 @@ def judge(
 ) -> str:
     """Refuse every name that cannot be said here; return a note on others. ``unknown``: why, empty to note them."""
     noted, strange, known = [*also], list[str](), {*rows, *words.read}
-    for name, value in words.unrepaired():
+    for name, given in words.given.items():
+        if name in words.repaired:
+            continue
+        value = given.value
         if value not in OFF and name not in known and name.partition(".")[0] not in sections:
             if unknown:
                 _add(words, name, value, unknown, suggested(name, rows))
