@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.experiment.recompute import canonical_text, parse_recompute
+from harness.predict.prediction import Prediction
 from harness.predict.search import Plan
 from harness.records.folders import golden_dir
-from harness.records.golden import setting_differences, unstated_options
+from harness.records.golden import GoldenRecord, setting_differences, unstated_options
 from harness.records.goldens import list_goldens
 from harness.show.page import Block, Line, details
 from harness.units import counted, format_percent
@@ -47,14 +48,18 @@ def nearest_golden(plan: Plan, sources: Mapping[str, str], folder: Path | None =
             continue
         texts = [each.text for each in different]
         texts += [f"{name}: not stated by the golden" for name in unstated_options(golden, own, sources)]
-        peak, speed = golden.metrics.get("peak_allocated_bytes"), golden.metrics.get("tflops_per_gpu")
-        throughput = prediction.tflops_per_gpu / speed.value - 1 if speed and prediction.tflops_per_gpu else None
-        # Published peaks are of later steps, as far as they tell: they are 16 % below the eager steps before a capture.
-        stages, is_own = prediction.stages, golden.kind == "measured"
-        planned = max(stage.whole_run for stage in stages) if is_own else prediction.peak_bytes
-        peak_error = planned / peak.value - 1 if peak else None
-        found.append(Nearest(path.stem, row.text, tuple(texts), peak_error, throughput))
+        found.append(Nearest(path.stem, row.text, tuple(texts), *_errors(golden, prediction)))
     return min(found, key=lambda each: (len(each.differences), each.name), default=None)
+
+
+def _errors(golden: GoldenRecord, prediction: Prediction) -> tuple[float | None, float | None]:
+    """Return the errors of peak and throughput, relative; None for what either side lacks."""
+    peak, speed = golden.metrics.get("peak_allocated_bytes"), golden.metrics.get("tflops_per_gpu")
+    throughput = prediction.tflops_per_gpu / speed.value - 1 if speed and prediction.tflops_per_gpu else None
+    # Published peaks are of later steps, as far as they tell: they are 16 % below the eager steps before a capture.
+    stages, is_own = prediction.stages, golden.kind == "measured"
+    planned = max(stage.whole_run for stage in stages) if is_own else prediction.peak_bytes
+    return (planned / peak.value - 1 if peak else None), throughput
 
 
 def nearest_blocks(golden: Nearest | None) -> list[Block]:
