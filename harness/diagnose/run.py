@@ -181,7 +181,7 @@ def _notes(notes: Sequence[str], settled: Settled, logged: Logged | None) -> Ite
 
 
 def _is_read(logs: tuple[str, ...], gpu: str, host: Host) -> bool:
-    """Return whether the log alone describes a job: then the options are wrong, and nothing that has run."""
+    """Return whether the log alone describes a job: then the options are wrong."""
     with suppress(BadRequestError):
         return bool(with_logged(Request(model_recipe_name="", gpu=gpu), logs, host)[1])
     return False

@@ -24,9 +24,8 @@ def owner_of(row: int) -> tuple[int, int]:
 class Part(Frozen):
     """One layer, or what lies before or behind the layers, through one micro-batch.
 
-    Rows above 0 are requests in bytes, the others what is given back (:func:`freed`). Requests of a part are numbered
-    from 0, its forward pass first. ``parameters``, ``experts``: stored bytes of each parameter, in the order in which
-    they are made. ``stay``: bytes of what its first pass makes and that stays.
+    Rows above 0 are requests in bytes, others give back (:func:`freed`); requests are numbered from 0. ``parameters``,
+    ``experts``: stored bytes of each, in order. ``stay``: bytes that its first pass makes and that stay.
     """
 
     forward: tuple[int, ...] = ()

@@ -117,11 +117,7 @@ NOT_SET = "not set"
 
 
 def leaves(value: object) -> dict[str, str]:
-    """Flatten a nested mapping to text by dotted path; lists are leaves, and None is ``not set``.
-
-    >>> leaves({"parallelism": {"context_parallel_size": 2}})
-    {'parallelism.context_parallel_size': '2'}
-    """
+    """Flatten a nested mapping to text by dotted path; lists are leaves, and None is ``not set``."""
     return {name: NOT_SET if each is None else str(each) for name, each in walked(value)}
 
 

@@ -130,11 +130,7 @@ BY_NAME = {metric.name: metric for metric in METRICS}
 
 @dataclass(frozen=True)
 class Speed:
-    """The mean over repeats of each run's median step time, and rates at that time: harmonic means of rates.
-
-    Runs of 0.1 s and 0.3 s per step, with 100 tokens per GPU, have 0.2 s and 500 token/s. A single run has its medians.
-    None if a run lacks the figure. The mean is used because Welch's interval is for a difference of means.
-    """
+    """The mean over repeats of median step times, and harmonic means of rates, as Welch's interval is of means."""
 
     step_time_s: float | None
     tflops_per_gpu: float | None

@@ -198,7 +198,7 @@ def night_of(run_dir: Path) -> Path | None:
 
 
 class JudgedFinding(BaseModel):
-    """A metric of a case in it."""
+    """A metric of a case in the report of a night."""
 
     metric: str
     verdict: str

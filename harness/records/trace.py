@@ -23,10 +23,9 @@ CommGroup = Literal["tp", "ep", "cp", "etp"]
 class TraceCase(Frozen):
     """One model chunk to trace: ``num_layers`` decoder layers of one kind under the settings of ``spec``.
 
-    ``pre`` adds the embedding, ``post`` the final norm, the output layer and the loss, ``mtp`` the multi-token
-    prediction layers of ``spec`` (they need ``post``). Pipeline and data parallel sizes of ``spec`` play no part: a
-    chunk is traced for one micro-batch on one rank. Results are linear in ``num_layers`` except where ``recompute``
-    groups layers (uniform N: trace N and 2 N layers; block: a mix of recomputed and kept layers).
+    ``pre`` adds the embedding, ``post`` final norm, output layer and loss, ``mtp`` the multi-token prediction layers,
+    which need ``post``. Sizes of pipeline and data parallelism play no part: one micro-batch, one rank. Results are
+    linear in ``num_layers`` except where ``recompute`` groups layers.
     """
 
     key: str
@@ -62,9 +61,8 @@ class TraceRequest(Recorded):
 class OpCost(Frozen):
     """``count`` executions of operations that cost the same; the figures are totals over all of them.
 
-    ``dtype`` names the peak of ``GpuType.peak_flops`` that bounds them. ``bytes``: device memory read and written.
-    ``comm_bytes``: sent by one rank: (n-1)/n of the whole buffer for all-gather, reduce-scatter and all-to-all, twice
-    that for all-reduce (ring). ``overlapped``: the communication runs during GEMMs that do not wait for it.
+    ``dtype``: the peak of ``GpuType.peak_flops``. ``bytes``: read and written. ``comm_bytes``: sent by a rank: (n-1)/n
+    of the whole buffer, twice that for all-reduce (ring). ``overlapped``: during GEMMs that do not wait for it.
     """
 
     phase: Phase
