@@ -66,8 +66,7 @@ def determined(
     import numpy as np
 
     start = [getattr(built_in, name) for name in names]
-    plain = dict(zip(names, map(np.array, slopes(errors_of(names), start)), strict=True))
-    rest = dict(plain)
+    rest = dict(zip(names, map(np.array, slopes(errors_of(names), start)), strict=True))
     chosen: list[str] = []
     most = max(1, num_runs - 1)
     while rest and len(chosen) < most:
@@ -78,17 +77,7 @@ def determined(
         axis = column / np.linalg.norm(column)
         rest = {name: column - (column @ axis) * axis for name, column in rest.items()}
         chosen.append(best)
-    few = f"more than {num_runs} run{'s' * (num_runs > 1)} needed to separate it from {', '.join(chosen)}"
-    alike = "not separable from another constant: add runs of other shapes"
-    return tuple(chosen), {
-        name: few if len(chosen) == most and _largest(plain[name]) >= _LEAST_SLOPE else _reason(plain[name], alike)
-        for name in rest
-    }
-
-
-def _reason(plain: Iterable[float], alike: str) -> str:
-    share = _largest(plain)
-    return alike if share >= _LEAST_SLOPE else f"at most {share * 100:.1f} % of a step depends on it"
+    return tuple(chosen), dict.fromkeys(rest, "not separable by these runs: add runs of other shapes")
 
 
 def _largest(column: Iterable[float]) -> float:

@@ -96,10 +96,9 @@ def test_constants_that_vary_together_or_that_no_step_depends_on_are_not_fitted(
     assert found["gemm_bf16"].value is not None
     assert found["attention"].value is None and "separable" in found["attention"].reason
     found = {c.name: c for c in fit("h100", [observe("gemm", gemm=0.1), observe("more", gemm=0.2)])}
-    assert found["attention"].value is None and "0.0 %" in found["attention"].reason
+    assert found["attention"].value is None
     found = {c.name: c for c in fit("h100", [observe("one", gemm=0.05, attention=0.02, memory=0.03)])}
     assert [name for name in EFFICIENCIES if found[name].value is not None] == ["gemm_bf16"]
-    assert found["attention"].reason.endswith(" gemm_bf16")
 
 
 def test_a_constant_never_leaves_its_bounds_and_says_when_it_wants_to(observe):
@@ -124,7 +123,7 @@ def test_probed_constants_keep_their_values_and_free_a_run_for_the_rest(observe)
     found = {c.name: c for c in fit("h100", runs, probed)}
     assert {name: found[name].value for name in probed if "measured" in found[name].reason} == probed
     assert found["memory"].value == pytest.approx(0.71, rel=0.01)
-    assert found["step_s"].reason.startswith("more than 2 runs ")
+    assert found["step_s"].reason.startswith("not separable")
     assert "step_s" not in {c.name for c in fit("h100", runs)}
     more = {c.name: c for c in fit("h100", [*runs, observe("mixed", truth, gemm=2e-6, memory=0.001)], probed)}
     assert more["step_s"].value == pytest.approx(0.005, rel=0.05)
