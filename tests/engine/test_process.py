@@ -88,4 +88,4 @@ def test_an_agent_begins_at_the_harnesss_word_and_ends_without_it(tmp_path, word
         (sys.executable, "-c", STARTER, str(log), word), stdout=subprocess.PIPE, text=True, timeout=100, check=True
     )
     assert wait_until(lambda: not runs(int(done.stdout)), 60.0)
-    assert ("usage:" in log.read_text()) is begins
+    assert bool(log.read_text()) is begins
