@@ -97,12 +97,6 @@ def test_programs_learn_the_options_of_each_node_and_the_overlap(mbr_perf, tmp_p
     assert message["spec"]["kernels"]["tp_comm_overlap_cfg"]["proj_fprop"]["num_sm"] == 24
 
 
-def test_a_configuration_of_buffers_keeps_its_name(mbr_perf, tmp_path):
-    name = "userbuffers_bf16_b200_h8192_tp2_mbs1_seqlen8192"
-    answer = mbr_perf(*HEADLINE, "-v", "--run_dir", tmp_path, "--set", f"kernels.tp_comm_overlap_cfg={name}")
-    assert f"--set kernels.tp_comm_overlap_cfg  {name}\n" in answer.out
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
