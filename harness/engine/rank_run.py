@@ -258,10 +258,7 @@ def measured_step(log: RankLog, trainer: Trainer, device: torch.device, index: i
 def finished_step(
     log: RankLog, device: torch.device, index: int, began: float, result_of: Callable[[], StepResult]
 ) -> float:
-    """Record the step that ends now and began at ``began``; return its seconds. NonFiniteLossError.
-
-    ``result_of`` is called after the clock is read, because it may copy figures from the device.
-    """
+    """Record the step that ends now; return its seconds. NonFiniteLossError. ``result_of`` may copy from the device."""
     synchronize(device)
     seconds, ended_s = time.perf_counter() - began, round(time.monotonic(), 3)
     result = result_of()

@@ -33,10 +33,7 @@ PlannedChunk = tuple[LayerGroup, ...]
 
 
 class PlannedRecompute(Frozen):
-    """Recompute by layer. ``stages[pp_rank][vp_stage]``: its layers in order, MTP layers last.
-
-    Layers under ``full`` come first in their chunk: megatron-core checkpoints the first layers of a block.
-    """
+    """Recompute by layer. ``stages[pp_rank][vp_stage]``: its layers, those under ``full`` first, MTP layers last."""
 
     granularity: Literal["planned"] = "planned"
     stages: tuple[tuple[PlannedChunk, ...], ...]

@@ -18,10 +18,9 @@ _ASSUMABLE = ("megatron-core", "transformer-engine", "torch", "python", "gpu", "
 
 
 class Software(Frozen):
-    """The software of a job. None: not installed, and for ``megatron_core`` also unknown. ``gpu`` is a row of GPUS.
+    """The software of a job; None: not installed, or unknown. ``gpu`` is a row of GPUS, of the machine if it differs.
 
-    A ``gpu`` that differs from the request's own is what the machine really has. ``apex``: whether its kernel for
-    weight gradients can be imported; None if nobody looked. ``assumed``: transformer-engine's version is a guess.
+    ``apex``: whether its kernel for weight gradients can be imported. ``assumed``: transformer-engine's version is.
     """
 
     megatron_core: str | None = None

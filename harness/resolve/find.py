@@ -48,10 +48,7 @@ NOT_BUILT = {
 
 
 def find_recipe_file(name: str, directory: Path | None = None) -> RecipeFile:
-    """Find the file of ``-mr NAME``, or of a path (has a separator or ends in .yaml/.yml).
-
-    BadRequestError for an unknown recipe, and for a link that leaves the recipe directory.
-    """
+    """Find the file of ``-mr NAME``, or of a path (has a separator or ends in .yaml/.yml). BadRequestError."""
     if is_path(name):
         if not Path(name).is_file():
             fix = "check the path, or give a name from `mbr-perf recipes list`"

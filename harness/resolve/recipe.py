@@ -32,7 +32,7 @@ Value = PlainValue | UniformRecompute | PlannedRecompute | BridgeEngine
 class Setting:
     """One leaf: its value, its source (``recipes/llama/llama3_8b.yaml:23`` or ``--flag``), its path there, a note.
 
-    ``option``: the one that changes a value which no source states; its ``note`` then is the value in words.
+    ``option``: of a value that no source states, the option that changes it; ``note`` then is the value in words.
     """
 
     value: Value

@@ -97,10 +97,7 @@ class SuiteFile(FileModel):
 
 
 def read_suite(name_or_path: str, directory: Path | None = None) -> Suite:
-    """Read the suite of that name in ``suites/`` of the recipe directory, or at that path.
-
-    Requests carry ``directory`` as their ``recipes_dir``. BadRequestError with every problem, at its ``file:line``.
-    """
+    """Read a suite by name or path; ``directory`` has its recipes. BadRequestError with every problem at its line."""
     path, label = find_named(SUITES, "suite", name_or_path, directory)
     file = read_yaml(path, label)
     suite = file.read(SuiteFile)

@@ -136,10 +136,7 @@ def laid_over(base: Request, given: Request) -> Request:
 
 
 def find_named(folder: str, asked_by: str, name: str, directory: Path | None) -> tuple[Path, str]:
-    """Return the file of that name in a folder of the recipe directory, or at that path, and its name in messages.
-
-    BadRequestError for an unknown name and for a link that leaves the recipe directory.
-    """
+    """Return the file of that name in a folder of the recipe directory, or at that path, and its label."""
     if is_path(name):
         if not Path(name).is_file():
             raise BadRequestError(

@@ -168,10 +168,7 @@ class Chunk:
         }
 
     def _leaving_over(self, ledger: StorageLedger) -> tuple[int, int]:
-        """Run the first step of offloading, in which no layer stays on the GPU; the next pass is then a later step.
-
-        Return the forward peak above the memory left after it, and the bytes of all copies that return.
-        """
+        """Run the first step of offloading: return the forward peak above what is left, and the bytes that return."""
         gc.collect()
         offloading.forget()
         forward_peak, saved, _ = self._pass(self._tracer(ledger))
@@ -319,10 +316,7 @@ class Groups:
 
 
 def stage_config(spec: ExperimentSpec) -> TransformerConfig:
-    """Build megatron-core's configuration of a stage spec; meta tensors need no initialisation.
-
-    A trace offloads all layers or none: the layer that megatron-core keeps may be in another trace.
-    """
+    """Build megatron-core's configuration of a stage spec. A trace offloads all layers or none."""
     offloads_layers = spec.offload.cpu_offloading_num_layers > 0
     config = transformer_config(spec.model_copy(update={"offload": OffloadSpec()}) if offloads_layers else spec)
     config.cpu_offloading = offloads_layers

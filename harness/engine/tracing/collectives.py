@@ -107,10 +107,7 @@ class UnknownCollectiveError(RuntimeError):
 
 
 def install() -> None:
-    """Let meta tensors take the processor's kernels, which pass them to the group: a fake group reads no data.
-
-    Newer torch than 2.6 has collectives of meta tensors.
-    """
+    """Let meta tensors take the processor's kernels, where torch (2.6) has no collectives of meta tensors."""
     if torch._C._dispatch_has_kernel_for_dispatch_key("c10d::allreduce_", "Meta"):
         return
     for packet in (*_BASES, c10d.barrier, c10d.send, c10d.recv_):

@@ -1,8 +1,4 @@
-"""Runs megatron-core's fine-grained offloading without a GPU: its manager decides which tensors leave device memory.
-
-Groups, minimum size, what stays and the order of reloads are megatron-core's own
-(`pipeline_parallel/fine_grained_activation_offload.py`). A copy is done at once: streams and events are inert.
-"""
+"""Runs megatron-core's fine-grained offloading without a GPU: its manager decides which tensors leave."""
 
 import importlib
 import importlib.util

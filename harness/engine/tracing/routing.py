@@ -63,11 +63,7 @@ class HostCounts(list):
 
 
 def spread(num_tokens: int, num_ways: int) -> HostCounts:
-    """Return ``num_ways`` counts that add up to ``num_tokens`` and differ by one at most.
-
-    >>> spread(5, 2)
-    [3, 2]
-    """
+    """Return ``num_ways`` counts that add up to ``num_tokens`` and differ by one at most."""
     small, more = divmod(num_tokens, num_ways)
     return HostCounts([small + 1] * more + [small] * (num_ways - more))
 

@@ -74,10 +74,7 @@ _FREE = {
 
 
 def _has_fresh_outputs(func) -> bool:
-    """Whether an operation returns nothing but new tensors, whose shapes follow from its arguments.
-
-    The schema of `_unsafe_view` does not say that it is a view.
-    """
+    """Return whether an operation returns nothing but new tensors, whose shapes follow from its arguments."""
     schema = func._schema
     if (
         func.namespace != "aten"

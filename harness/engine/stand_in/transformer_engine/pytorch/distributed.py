@@ -1,7 +1,4 @@
-"""Checkpointing under quantisation (2.11 `distributed.py`), megatron-core's generator tracker, and gathers.
-
-Gathers and scatters are along the first dimension, plain and quantised.
-"""
+"""Checkpointing under quantisation (2.11 `distributed.py`), megatron-core's generator tracker, and gathers."""
 
 from contextlib import contextmanager
 
@@ -126,10 +123,7 @@ def gather_rows(x: Quantized, group, *, overlapped: bool = False) -> Quantized:
 
 
 def gather_columns(x: Quantized, group) -> Quantized:
-    """Return all ranks' column data, for the weight gradient, rank by rank: `Quantized.in_order` puts it in order.
-
-    Per-tensor formats cannot be gathered so: their rows are gathered and transposed.
-    """
+    """Return all ranks' column data, for the weight gradient, rank by rank: `Quantized.in_order` puts it in order."""
     shape = (x.shape[0] * num_ranks(group), x.shape[1])
     columns = gather(x.columns, group, overlapped=True)
     ahead = torch.empty_like(columns) if x.format.name == "nvfp4" and num_ranks(group) > 1 else None

@@ -130,10 +130,7 @@ class Quantized:
         return Quantized(self.format, self.shape, self.rows, columns)
 
     def in_order(self) -> "Quantized":
-        """Copy column data that was gathered rank by rank into its order.
-
-        Blockwise and NVFP4 need it (`_post_process_fp8_blockwise_gather`, `_post_process_nvfp4_gather`).
-        """
+        """Copy gathered column data into its order (2.11 `_post_process_fp8_blockwise_gather`, also NVFP4's)."""
         if self.format.per_tensor or self.format.name == "mxfp8":
             return self
         size = self.columns.numel()

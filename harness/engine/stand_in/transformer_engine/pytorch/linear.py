@@ -73,10 +73,7 @@ class Plan:
 
 
 def product(plan: Plan, operand: Operand, weight: torch.Tensor, gathered: torch.Tensor | None = None) -> torch.Tensor:
-    """Gather the input, multiply, and sum the output over the ranks; the gathered input is freed afterwards.
-
-    ``gathered``: the input of all ranks in high precision, where it is returned, too.
-    """
+    """Gather the input (or take it ``gathered``, in high precision), multiply, and sum the output over the ranks."""
     num_out, num_in = weight.shape
     if gathered is not None:
         total = gathered if plan.fmt is None else quantize(gathered, plan.fmt, rows=True, columns=False)

@@ -151,10 +151,7 @@ class _AllToAll(torch.autograd.Function):
 
 
 def _exchanged(tensors, group, cut: int, join: int):
-    """Send each rank a piece of dimension ``cut``, and join what arrives along ``join``, while nothing computes.
-
-    What was packed lives until the last tensor has arrived. Of the way back, the next one is packed before.
-    """
+    """Send each rank a piece of dimension ``cut``, and join what arrives along ``join``, while nothing computes."""
     ranks, last = group.size(), len(tensors)
     packing = (_copy(tensor.unflatten(cut, (ranks, -1)).movedim(cut, 0)) for tensor in tensors)
     packed, travelling, arrived = [*islice(packing, int(cut != _HEADS))], [], []
