@@ -202,7 +202,7 @@ def test_resuming_a_sweep_that_is_done_runs_nothing(recorded, sweep, mbr_perf, t
         "sweep", "--resume", only_sweep(tmp_path).name[-8:], "--results_dir", tmp_path / "results", "--json"
     )
     assert comparable(again) == comparable(first)
-    assert "0 runs to do" in again.err
+    assert again.err == ""
 
 
 @pytest.mark.slow
