@@ -63,11 +63,7 @@ Sample = tuple[int, float]
 
 
 def next_run(samples: Sequence[Sample], places: Sequence[int], max_runs: int) -> Step:
-    """Return the next run of a search by time. ``places``: those that can be measured, good first and bad last.
-
-    First both ends, each under two labels. Then the place where the possible commits predict the most different
-    results, until one commit has a probability of :data:`ENOUGH`. All runs estimate both levels and the noise.
-    """
+    """Return the next run of a search by time: both ends, then where the possible commits differ the most."""
     good, bad = places[0], places[-1]
     if len(samples) < len(ENDS):
         return Measure(bad if ENDS[len(samples)] else good)

@@ -116,11 +116,7 @@ class Trend:
 
 
 def trend(values: Sequence[float], better: Better) -> Trend:
-    """Compare the last of ``values``, one per night, with up to :data:`LOOK_BACK` before it; ValueError without values.
-
-    Level and spread are those since the last step. As in the gate, they need five nights, and a change within three
-    spreads is noise; so is any below 0.2 %.
-    """
+    """Compare the last of ``values`` with the level of up to 20 before it, as the gate does. ValueError without."""
     if not values:
         raise ValueError("no values")
     known = values[-LOOK_BACK - 1 : -1]

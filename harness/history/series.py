@@ -88,11 +88,7 @@ def nights_of(records: Iterable[HistoryRecord]) -> tuple[Night, ...]:
 
 
 def series_of(records: Sequence[HistoryRecord], fingerprint: str | None = None) -> Series:
-    """Return the series of ``fingerprint``, or of its first digits, from records of one case in order of time.
-
-    Without one it is that of the newest run. Throughput by another formula than the newest run's is no figure of it.
-    BadRequestError for a fingerprint that no run has; ValueError for no records.
-    """
+    """Return the series of ``fingerprint``, else of the newest run. BadRequestError if no run has it."""
     if not records:
         raise ValueError("no records")
     ours = [record for record in records if record.fingerprint.startswith(fingerprint or records[-1].fingerprint)]

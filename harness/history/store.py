@@ -86,10 +86,7 @@ def _only_writer(path: Path, patience_s: float) -> Iterator[None]:
 def write_history(
     results: Path, records: Sequence[HistoryRecord], patience_s: float = _PATIENCE_S
 ) -> tuple[HistoryRecord, ...]:
-    """Add the records, all or none. Return for each what history now holds: a run that it had already stays as it was.
-
-    RunFailedError where nothing can be written, or another process writes for longer than ``patience_s``.
-    """
+    """Add the records, all or none; return what history now holds of each. RunFailedError: not written, or busy."""
     rows = [(each.run_id, each.case, each.fingerprint, started(each).timestamp(), each.model_dump_json())
             for each in records]  # fmt: skip
     path = history_file(results)
@@ -138,11 +135,7 @@ def survey_history(
     fingerprint: str | None = None,
     patience_s: float = _PATIENCE_S,
 ) -> HistoryReading:
-    """Read the runs below ``results`` of one case and fingerprint.
-
-    A run that is damaged, newer than this program or dated in the future is named in the notes and skipped. Sorted by
-    start, then id. RunFailedError for a file that cannot be read.
-    """
+    """Read the runs of a case, by start; the notes name skipped ones. RunFailedError for a damaged file."""
     path, notes = history_file(results), list[str]()
     if _is_empty(path):
         return HistoryReading(())
@@ -174,11 +167,7 @@ class Addition(Shown):
 
 
 def add_runs(references: Sequence[str], results: Path) -> tuple[Addition, ...]:
-    """Add each named run (folder, record file or id) once; of a sweep or a night, all of its committed runs.
-
-    All are read before the first is kept. BadRequestError with every reference that means no run; RunFailedError where
-    nothing can be written, or history has another run of the same id.
-    """
+    """Add each named run once; of a sweep or a night, all. BadRequestError; RunFailedError for another of its id."""
     problems, runs = Problems(), dict[str, RunRecord]()
     for reference in references:
         with problems.collecting():

@@ -31,11 +31,7 @@ _JSON = re.compile(rb"\s*(?:\{|\[\s*[\"{\[])")
 
 @dataclass(frozen=True)
 class Side:
-    """A side. ``paths``: the logs of one job, or the runs of one setting.
-
-    ``foreign``: golden values of Megatron-Bridge or Megatron-LM. ``name``: only the reader of runs knows it.
-    ``given``: how to name the side as a reference. ``what``: the kind in words, for messages.
-    """
+    """What a path is. ``paths``: logs of a job, or runs of a setting. ``given``: its name. ``what``: in words."""
 
     kind: Kind
     paths: tuple[str, ...]

@@ -58,11 +58,7 @@ class Likeness:
 def likeness(
     record: RunRecord, golden: GoldenRecord, accept: Sequence[str] = (), clocks: RunClocks | None = None
 ) -> Likeness:
-    """Find all differences. Those in ``accept`` (names, groups, or parents of a spec path) are marked as accepted.
-
-    A value that an external golden lacks is a caveat. In a measured golden, a missing value means "not installed".
-    ``clocks``: of the run, or of all its repeats. BadRequestError for an accepted name that can never be a difference.
-    """
+    """Find all differences, and mark those in ``accept``. BadRequestError for a name that is no difference."""
     raise_all(impossible_names(accept))
     found = [
         *setting_differences(golden, record.spec, record.fingerprint),

@@ -32,11 +32,7 @@ _SPEED = "tflops_per_gpu"
 
 @dataclass(frozen=True)
 class PromotionOptions:
-    """Why, by whom and when, and how strictly.
-
-    ``replace_other``: also replace a golden of other settings. ``accept_spread``: accept repeats or steps that differ
-    too much. ``thresholds``: by metric, if not the GPU's.
-    """
+    """Why, by whom, when, and how strictly. ``thresholds``: by metric, if not the GPU's."""
 
     reason: str
     author: str
@@ -50,12 +46,7 @@ class PromotionOptions:
 def promote(
     records: Sequence[RunRecord], options: PromotionOptions, before: GoldenRecord | None = None
 ) -> GoldenRecord:
-    """Make golden values from a run or its repeats: medians of run medians, highest peaks, spread over the runs.
-
-    BadRequestError lists every reason against it: a failed, suspect, short or unfinished run; a run named twice; runs
-    with different settings, machines or FLOPs; no reason given; a golden of other settings with the same name;
-    repeats, or steps of a single run, that differ by more than half the threshold.
-    """
+    """Make golden values of repeats: medians, highest peaks, spreads. BadRequestError names all that forbids it."""
     each = [derive(record) for record in records]
     mixed = _mixed(records, each)
     spec, stored = records[0].spec, _stored(each)

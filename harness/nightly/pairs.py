@@ -80,11 +80,7 @@ def _findings(case: Case, runs: Sequence[CaseRun], numbers: range) -> Iterable[P
 def _time(
     metric: Metric, old: Sequence[float | None], new: Sequence[float | None], threshold: float, allowed_by: AllowedBy
 ) -> PairFinding:
-    """Judge the mean relative difference of the pairs.
-
-    Worse by more than 2 % (or the threshold, if that is less) and by more than noise: a regression. Inconclusive if the
-    pairs vary so much that it may be worse than the threshold all the same.
-    """
+    """Judge the mean difference of the pairs: a regression if it is worse by 2 % and by more than noise."""
     if (allowed := min(SMALLEST_EFFECT, threshold)) < threshold:
         allowed_by = "default"
     pairs = [(a, b) for a, b in zip(old, new, strict=True) if a is not None and b is not None]

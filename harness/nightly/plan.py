@@ -31,12 +31,7 @@ from harness.units import counted, grouped
 
 @dataclass(frozen=True, kw_only=True)
 class NightRequest:
-    """Which cases of which suite, and how their runs are launched, repeated and judged.
-
-    ``suite``: a name or a path; ``only``: patterns of case names. ``golden_dir`` and ``results_dir`` None: the
-    usual ones. ``cluster``: runs are jobs of a cluster, not of this machine. ``against``:
-    the environment of the old build, or ``last-good``; empty for none. ``engine``: who trains, as in `run`.
-    """
+    """Which cases of which suite, and how to run and judge them. ``against``: the old build, or ``last-good``."""
 
     suite: str
     only: tuple[str, ...] = ()
