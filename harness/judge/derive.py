@@ -9,7 +9,7 @@ from harness.experiment import flops
 from harness.experiment.experiment import NOT_DESCRIBED, ExperimentSpec, MeasureSpec
 from harness.judge import readings
 from harness.judge.coverage import NOT_LOGGED, covered_peak, covered_window, no_peak
-from harness.judge.readings import Window, combined_clocks, rank_clocks, run_clocks
+from harness.judge.readings import Window, combined_clocks, median_or_none, rank_clocks, run_clocks
 from harness.judge.statistics import sample_stdev
 from harness.records.metrics import METRICS, SUMMARY_METRICS, Metrics, Peak, Summary
 from harness.records.rank import RankRecord
@@ -70,8 +70,8 @@ def combine(runs: Sequence[Metrics]) -> Metrics:
         runs[0],
         **figures,
         counted_flops_per_step=counted.pop() if len(counted) == 1 else None,
-        mfu=_median_or_none(of("mfu")),
-        hfu=_median_or_none(of("hfu")),
+        mfu=median_or_none(of("mfu")),
+        hfu=median_or_none(of("hfu")),
         clocks=combined_clocks(of("clocks")),
         problems=problems,
         num_runs=len(runs),
@@ -140,8 +140,3 @@ def _median_summary(summaries: Sequence[Summary | None]) -> Summary | None:
 def _highest(found: Sequence[Peak | None]) -> Peak | None:
     present = [peak for peak in found if peak is not None]
     return max(present, key=lambda peak: peak.value) if len(present) == len(found) else None
-
-
-def _median_or_none(values: Sequence[float | None]) -> float | None:
-    present = [value for value in values if value is not None]
-    return median(present) if len(present) == len(values) else None

@@ -1,7 +1,7 @@
 """Combines readings of all ranks: step times of the slowest rank, memory of the fullest, and the limiting clocks."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import mean, median
 from typing import Any
@@ -157,18 +157,21 @@ def run_clocks(each: Mapping[int, RankClocks]) -> RunClocks | None:
     )
 
 
+def median_or_none(values: Sequence[float | None]) -> float | None:
+    """Return the median; None if a value is missing."""
+    present = [value for value in values if value is not None]
+    return median(present) if len(present) == len(values) else None
+
+
 def combined_clocks(runs: Sequence[RunClocks | None]) -> RunClocks | None:
     """Combine the clocks of repeats. None where a run has no clocks."""
     present = [run for run in runs if run is not None]
     if not present or len(present) < len(runs):
         return None
-    clocks = [run.sm_clock_mhz for run in present if run.sm_clock_mhz is not None]
-    shares = [run.power_cap_share for run in present if run.power_cap_share is not None]
-    return RunClocks(
-        sm_clock_mhz=median(clocks) if len(clocks) == len(runs) else None,
-        slowest_rank=present[0].slowest_rank,
-        power_cap_share=median(shares) if len(shares) == len(runs) else None,
-        most_capped_rank=present[0].most_capped_rank,
+    return replace(
+        present[0],
+        sm_clock_mhz=median_or_none([run.sm_clock_mhz for run in present]),
+        power_cap_share=median_or_none([run.power_cap_share for run in present]),
         over="run" if any(run.over == "run" for run in present) else "window",
     )
 
