@@ -64,7 +64,6 @@ class Container(Words):
         return found if isinstance(found, str) else ""
 
     def _plain(self, keys: Keys) -> PlainValue:
-        """Return the value; an enum becomes the name of its member, a class or function its dotted path."""
         value = self.file.at(keys)
         if isinstance(value, tuple):
             return tuple(self._plain((*keys, place)) for place in range(len(value)))
@@ -97,7 +96,6 @@ def read_container(path: Path, label: str) -> Container:
 
 
 def _member(target: str, numbers: PlainValue) -> str:
-    """Return the member that a number names in an enum of megatron-core; ``target`` where there is none."""
     known = dict(enumerate(_MEMBERS.get(target.rpartition(".")[2], ()), 1))
     number = numbers[0] if isinstance(numbers, tuple) and numbers else None
     return known.get(number, target) if isinstance(number, int) else target

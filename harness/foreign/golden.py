@@ -110,8 +110,6 @@ def read_foreign_golden(path: Path) -> ForeignGolden:
 
 
 class _Reading:
-    """Reads the values of a file, and notes the first problems."""
-
     def __init__(self, path: Path) -> None:
         self.path, self.problems = path, Problems()
 

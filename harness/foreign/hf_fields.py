@@ -228,7 +228,6 @@ def window(config: HfConfig) -> Settings:
 
 
 def _windowed_layers(config: HfConfig, usual: tuple[int, ...]) -> tuple[int, ...]:
-    """Return which layers have windows: the usual, those from `max_window_layers` on, or those of `layer_types`."""
     if "max_window_layers" in config.keys:
         first = min(whole(config, "max_window_layers") or 0, len(usual))
         usual = (0,) * first + (1,) * (len(usual) - first)
@@ -236,7 +235,6 @@ def _windowed_layers(config: HfConfig, usual: tuple[int, ...]) -> tuple[int, ...
 
 
 def _of_types(config: HfConfig, name: str, kind: str, num_layers: int) -> tuple[int, ...]:
-    """Return 1 for each layer of a kind, 0 for one with full attention; nothing without the key."""
     kinds = items(config, name) or ()
     if kinds and (len(kinds) != num_layers or any(each not in (kind, "full_attention") for each in kinds)):
         said = f"{len(kinds)}: not {kind} or full_attention for each of {num_layers} layers"

@@ -92,7 +92,6 @@ def read_arguments(source: ForeignSource) -> Arguments:
 
 
 def _complete(found: Arguments, request: Request) -> None:
-    """Add the sizes that no job lacks where the file leaves them to an option or to ``--set``."""
     asked = options_layer(request, Problems())  # what is wrong with options is reported with the other settings
     for path, option in REQUIRED.items():
         name = option[2:].replace("-", "_")
@@ -123,7 +122,6 @@ def _of_yaml(text: str, label: str) -> Arguments:
 
 
 def _text_of(source: ForeignSource) -> str:
-    """Return the text of a file or of standard input; of a large log its head, where a job prints its arguments."""
     label = source.label
     if source.path == STDIN:
         raw = _standard_input(sys.stdin)
@@ -206,7 +204,6 @@ _SIZES = {"nnodes": "nnodes", "nodes": "nnodes", "num_nodes": "nnodes", "N": "nn
 
 
 def _num_gpus(launcher: list[Word], label: str) -> Given | None:
-    """Return the launcher's nodes times processes of a node; None if it does not say numbers."""
     starts = [at for at, word in enumerate(launcher) if re.search(r"torchrun$|torch\.distributed\.", word.text)]
     launcher = launcher[starts[-1] :] if starts else launcher  # srun's sizes are those of the launchers that it starts
     sizes = {"nnodes": 1, "nproc": 0}

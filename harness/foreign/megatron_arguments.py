@@ -161,7 +161,6 @@ def _refuse_word(found: Arguments, word: Word, name: str) -> None:
 
 
 def _joined(texts: list[str], takes: Takes) -> PlainValue:
-    """Return the value of an option's words; ``[mlp moe_act]`` and several words make a tuple."""
     if takes == "many" or len(texts) > 1:
         inner = " ".join(texts)
         if not inner.startswith("([") and not re.fullmatch(r"\[[01, ]*\].*", inner):

@@ -95,7 +95,6 @@ def _reduced(spec: ExperimentSpec, row: Row, value: object) -> Values:
 
 
 def _of_optimizer(spec: ExperimentSpec, row: Row, value: object) -> Values:
-    """Write a setting that counts only with SGD, FP16 or states in host memory."""
     o = spec.optimizer
     counts = {"sgd_momentum": o.optimizer == "sgd", "loss_scale": value is not None}.get(
         row.path.rpartition(".")[2], o.optimizer_cpu_offload

@@ -123,23 +123,23 @@ def archive(folder: Path, target: Path, places: Places) -> ArchiveDocument:
             if content is None:
                 left_out.append(f"{inside}: neither text nor a picture")
                 continue
-            _add(tar, f"{folder.name}/{places.hidden(str(inside))}", content)
+            info = tarfile.TarInfo(f"{folder.name}/{places.hidden(str(inside))}")  # without owner, times, permissions
+            info.size, info.mode = len(content), 0o644
+            tar.addfile(info, io.BytesIO(content))
             count += 1
-    _write(target, packed.getvalue())
+    with os_errors_reported(f"-o {target}: cannot be written", "name a new file in a writable folder"):
+        write_once(target, packed.getvalue())
     return ArchiveDocument(path=target, files=count, bytes=packed.tell(), left_out=tuple(left_out))
 
 
 def _target_problems(target: Path) -> list[BadRequestError]:
-    problems = []
-    if not target.name.endswith(SUFFIX):
-        problems.append(
-            BadRequestError(f"-o {target}: the name must end in {SUFFIX}", remedy=f"e.g. -o {target.name}{SUFFIX}")
-        )
-    if target.exists() or target.is_symlink():
-        problems.append(BadRequestError(f"-o {target}: already exists", remedy="name a new file"))
-    if not target.absolute().parent.is_dir():
-        problems.append(BadRequestError(f"-o {target}: its folder does not exist", remedy="create the folder first"))
-    return problems
+    wrong = {
+        f"the name must end in {SUFFIX}": not target.name.endswith(SUFFIX),
+        "already exists": target.exists() or target.is_symlink(),
+        "its folder does not exist": not target.absolute().parent.is_dir(),
+    }
+    remedy = f"name a new file, e.g. -o run{SUFFIX}"
+    return [BadRequestError(f"-o {target}: {what}", remedy=remedy) for what, is_wrong in wrong.items() if is_wrong]
 
 
 def _content(path: Path, places: Places) -> bytes | None:
@@ -151,17 +151,6 @@ def _content(path: Path, places: Places) -> bytes | None:
     except UnicodeDecodeError:
         return None
     return shareable(path.name, text, places).encode()
-
-
-def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
-    info = tarfile.TarInfo(name)
-    info.size, info.mode = len(content), 0o644
-    tar.addfile(info, io.BytesIO(content))
-
-
-def _write(target: Path, content: bytes) -> None:
-    with os_errors_reported(f"-o {target}: cannot be written", "name a new file in a writable folder"):
-        write_once(target, content)
 
 
 def archive_stored(reference: str, target: Path, results: Path | None) -> ArchiveDocument:

@@ -161,7 +161,6 @@ _BAR = re.compile("^[█▉▊▋▌▍▎▏]+ +")  # the bar of a terminal; a 
 
 
 def _cell(words: page.Words, kind: str, title: str, *, is_heading: bool = False) -> str:
-    """Return a cell; one span with a style is tinted and signed. A phone shows each cell with its column's title."""
     named = f' data-title="{title}"'
     opening, closing = ('th scope="row"', "th") if is_heading else ("td", "td")
     kind = "long" if kind == "left" and len(page.plain(words)) > _LONGEST_WHOLE else kind

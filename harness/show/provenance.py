@@ -18,8 +18,8 @@ def command_text(command: Sequence[str]) -> str:
 def machine_facts(runs: Iterable[Provenance], first: Sequence[tuple[str, Words]] = ()) -> Facts:
     """Return ``first``, then hardware, host, driver and software of the runs; several values where they differ."""
     where = list(runs)
-    rows = ((name, _values(read(provenance) for provenance in where)) for name, read in _ROWS.items())
-    return Facts((*first, *((name, value) for name, value in rows if value)), WIDTH)
+    rows = ((name, "; ".join(dict.fromkeys(filter(None, map(read, where))))) for name, read in _ROWS.items())
+    return Facts((*first, *(row for row in rows if row[1])), WIDTH)
 
 
 def _version(name: str) -> Callable[[Provenance], str | None]:
@@ -40,7 +40,3 @@ _ROWS: dict[str, Callable[[Provenance], str | None]] = {
     "Container": lambda provenance: provenance.container,
     "Cluster job": lambda provenance: provenance.job_id,
 }
-
-
-def _values(found: Iterable[str | None]) -> str:
-    return "; ".join(dict.fromkeys(value for value in found if value))

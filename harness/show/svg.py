@@ -165,7 +165,6 @@ def _values(chart: Plane, at: int) -> Iterator[float]:
 
 
 def _curves(curves: Iterable[Curve], x: _Scale, down: Callable[[float], float]) -> Iterator[str]:
-    """Yield lines and areas, in a box that is as wide as the chart and counts its width in thousandths."""
     drawn = "".join(_curve(curve, x, down) for curve in curves)
     if drawn:
         box = f'viewBox="0 0 1000 {_HEIGHT}" preserveAspectRatio="none"'
@@ -191,7 +190,6 @@ def _corners(places: Sequence[Place], *, is_step: bool) -> list[Place]:
 
 
 def _points(chart: Plane, x: _Scale, down: Callable[[float], float]) -> Iterator[str]:
-    """Yield ranges, marks and numbers. Points that lie near each other have one label, with all their numbers."""
     places = [(point, x(point.x), down(point.y)) for point in chart.points]
     for point, at, y in places:
         if point.across:

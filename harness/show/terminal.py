@@ -198,7 +198,6 @@ def _rich_table(table: page.Table, widths: Mapping[int, int]) -> rich.table.Tabl
 
 
 def _folded(text: Text, width: int | None) -> Text:
-    """``text`` on lines of at most ``width``, broken after spaces and commas: settings are lists without spaces."""
     if width is None or text.cell_len <= width:
         return text
     return Text("\n").join(_broken(text, page.ITEM, width, width))
@@ -216,7 +215,6 @@ def _broken(text: Text, words: re.Pattern[str], room: int, further: int) -> list
 
 
 def _text(words: page.Words, style: page.Style = "plain") -> Text:
-    r"""Return one line of rich's; a line break within it is shown as ``\n``."""
     made = Text(style=_RICH[style])
     for span in page.spans(words):
         made.append(page.on_one_line(span.text), style=_RICH[span.style] or None)

@@ -65,7 +65,6 @@ class Sieve:
 
     @cached_property
     def _searches(self) -> tuple[tuple[re.Pattern[bytes], int], ...]:
-        """Each search, and the number of lines that a match of it keeps; a short log needs none."""
         words, before = self._wanted.words, self._wanted.before
         return (any_of((*words, *before)), 1), (any_of(before), 1 + self._wanted.more)
 

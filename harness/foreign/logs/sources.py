@@ -110,7 +110,6 @@ def _files(given: Path) -> list[Path]:
 
 
 def _logs_below(folder: Path, unread: list[BadRequestError]) -> Iterator[Path]:
-    """Yield regular files with names of logs, a compressed one only without its original. Links are not followed."""
 
     def refuse(error: OSError) -> None:
         unread.append(BadRequestError(f"{error.filename}: cannot be read: {error.strerror}"))
