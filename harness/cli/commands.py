@@ -173,12 +173,8 @@ class JobCommand(WholeShortOptions):
         return ["[FILE]", *super().collect_usage_pieces(ctx)]
 
 
-_ENDINGS = (".args", ".sh", ".bash", ".slurm", ".sbatch", ".log", ".out", ".txt", ".gz", ".json", ".yaml", ".yml",
-            ".py")  # fmt: skip
-
-
 def _require_file(word: str) -> None:
-    if ("/" in word or word.lower().endswith(_ENDINGS)) and not Path(word).exists():
+    if {"/", "."} & {*word} and not Path(word).exists():
         raise BadRequestError(f"{word}: no such file", remedy="check the path, or name one of `mbr-perf recipes list`")
 
 
