@@ -148,7 +148,7 @@ def news(progress: Counting, known: Searched) -> None:
 def search_page(found: Searched, request: PlanRequest, *, show_all: bool = False) -> Page:
     """Return the page of a search, finished or interrupted. ``show_all``: every layout that it recommends."""
     best = [(each, each.row) for each in found.best if each.row]
-    facts = request_facts(found.base.spec, without=("Parallelism", "Recompute", "Fingerprint", "TP overlap"))
+    facts = request_facts(found.base.spec, without=("Parallelism", "Recompute", "Fingerprint"))
     of, fewest = _extent(found, request)
     notes = [*other_notes(found.base.notes), *found.sources, *_counts(found)]
     known = Details(len(facts.rows), "fact", (facts,)), details("note", notes)

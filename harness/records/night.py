@@ -223,15 +223,13 @@ class JudgedNight(BaseModel):
     cases: tuple[JudgedCase, ...] = ()
 
 
-def read_judged(night_dir: Path, case: str = "") -> JudgedNight | None:
-    """Read the report of a night; None before it has one. BadRequestError if it is damaged, or lacks ``case``."""
+def read_judged(night_dir: Path) -> JudgedNight | None:
+    """Read the report of a night; None before it has one. BadRequestError if it is damaged."""
     path = night_dir / REPORT / JUDGED
     if not path.exists():
         return None
     with suppress(BadRequestError):
-        judged = read_document(path, JudgedNight)
-        if not case or case in [each.name for each in judged.cases]:
-            return judged
+        return read_document(path, JudgedNight)
     again = command_text("nightly", "--resume", night_dir)
     raise BadRequestError(f"judged, but {path} cannot be read: {again} writes it again")
 
