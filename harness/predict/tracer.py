@@ -66,7 +66,6 @@ class Tracing:
     cache: TraceCache | None
     timeout_s: float = TIMEOUT_S
     cached_only: bool = False
-    niceness: int = 0
     stop: Event = field(default_factory=Event)
     progress: Callable[[int, int], None] | None = None
     megatron_core: str | None = None
@@ -151,7 +150,7 @@ class Tracing:
         require_megatron(self.host)
         num = max(1, min(self.host.num_cores, len(due) // _CASES_PER_PROCESS))
         done, found = [0] * num, dict[str, CachedTrace]()
-        warm = nullcontext(self.warm) if self.warm else WarmTracers(self.host, self.timeout_s, self.stop, self.niceness)
+        warm = nullcontext(self.warm) if self.warm else WarmTracers(self.host, self.timeout_s, self.stop)
         with warm as tracers:
 
             def ask(place: int) -> bytes:

@@ -87,7 +87,7 @@ class TracerProcess:
 
 @dataclass(frozen=True)
 class WarmTracers:
-    """A tracer process for each implementation of layers, started by its first request. ``niceness``: as for nice(1).
+    """A tracer process for each implementation of layers, started by its first request.
 
     A process ends with the context, and at the end of its stdin, which the kernel closes with the process that asks.
     """
@@ -95,7 +95,6 @@ class WarmTracers:
     host: Host
     timeout_s: float
     stop: Event
-    niceness: int = 0
     _processes: dict[Implementation, tuple["subprocess.Popen[bytes]", IO[str]]] = field(default_factory=dict)
     _open: ExitStack = field(default_factory=ExitStack)
     _starting: Lock = field(default_factory=Lock)
@@ -142,7 +141,5 @@ class WarmTracers:
                 )  # fmt: skip
                 self._open.enter_context(process)
                 self._open.callback(process.kill)
-                if self.niceness:
-                    os.setpriority(os.PRIO_PROCESS, process.pid, self.niceness)
                 self._processes[implementation] = process, errors
             return self._processes[implementation]
