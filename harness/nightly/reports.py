@@ -12,12 +12,13 @@ from harness.errors import BadRequestError, RunFailedError, raise_all
 from harness.history.run import write_pages
 from harness.nightly.junit import night_junit
 from harness.nightly.show import Outputs, night_page
-from harness.nightly.values import SPEED, NightVerdict
+from harness.nightly.values import SPEED, CaseRun, NightVerdict
 from harness.nightly.words import allowed_text, change_text, finding_of, is_red, outcome_text
 from harness.records.batches import NIGHT_FOLDERS
 from harness.records.disk import why_unwritable
 from harness.records.metrics import BY_NAME
 from harness.records.night import JUDGED, REPORT
+from harness.records.redact import redact_shapes
 from harness.records.store import write_atomically
 from harness.show import chart as look
 from harness.show import json
@@ -66,15 +67,15 @@ class Written(NamedTuple):
 
 def write_night_reports(verdict: NightVerdict, outputs: Outputs | None = None, results: Path | None = None) -> Written:
     """Write every format into the night's folder, then what ``outputs`` asks for. ``results``: where history is."""
-    folder, asked = verdict.night_dir / REPORT, outputs or Outputs()
-    jobs = [(folder / name, partial(_write, verdict, text)) for name, text in FORMATS.items()]
+    folder, shown, asked = verdict.night_dir / REPORT, _shown(verdict), outputs or Outputs()
+    jobs = [(folder / name, partial(_write, shown, text)) for name, text in FORMATS.items()]
     if asked.junit:
-        jobs.append((asked.junit, partial(_write, verdict, night_junit)))
+        jobs.append((asked.junit, partial(_write, shown, night_junit)))
     if asked.step_summary:
-        jobs.append((asked.step_summary, partial(append_summary, verdict)))
+        jobs.append((asked.step_summary, partial(append_summary, shown)))
     if asked.html:
         home = NIGHT_FOLDERS.home(verdict.night_dir, results)
-        jobs.append((asked.html / "index.html", partial(_write_pages, verdict, home)))
+        jobs.append((asked.html / "index.html", partial(_write_pages, shown, home)))
     paths, problems = list[Path](), list[str]()
     for path, write in jobs:
         try:
@@ -86,6 +87,29 @@ def write_night_reports(verdict: NightVerdict, outputs: Outputs | None = None, r
         else:
             paths.append(path)
     return Written(tuple(paths), tuple(problems))
+
+
+def _shown(verdict: NightVerdict) -> NightVerdict:
+    """Mask folders that look like secrets, because people share these files."""
+    cases = tuple(
+        case.model_copy(
+            update={
+                "runs": _runs(case.runs),
+                "pairs": case.pairs and replace(case.pairs, runs=_runs(case.pairs.runs)),
+                "golden_path": case.golden_path and redact_shapes(case.golden_path),
+            }
+        )
+        for case in verdict.cases
+    )
+    return verdict.model_copy(update={"night_dir": _masked(verdict.night_dir), "cases": cases})
+
+
+def _runs(runs: Iterable[CaseRun]) -> tuple[CaseRun, ...]:
+    return tuple(replace(run, run_dir=_masked(run.run_dir)) for run in runs)
+
+
+def _masked(path: Path) -> Path:
+    return Path(redact_shapes(str(path)))
 
 
 def _write_pages(verdict: NightVerdict, results: Path, index_file: Path) -> None:
