@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from math import floor, log10
 
 from harness.experiment.recompute import NoRecompute
-from harness.predict.advice import allocator_text, cure_text, doubt_text, why_none
+from harness.predict.advice import allocator_text, cheapest_saving, cure_text, doubt_text, why_none
 from harness.predict.prediction import Prediction
-from harness.predict.search import Plan, Row
+from harness.predict.search import Plan, Row, cost_of
 from harness.predict.time_model import StepTime
 from harness.show.page import Line, Span, answer_line
 from harness.units import GIB, MIB, counted, format_percent, format_seconds, sentence
@@ -15,7 +15,7 @@ from harness.units import GIB, MIB, counted, format_percent, format_seconds, sen
 def answer_of(plan: Plan, use: str = "", more: Sequence[str] = (), keep: Sequence[str] = ()) -> Line:
     """Return line 1. ``use``: what to use if not the recommended setting, then ``more``; ``keep`` is never left out."""
     unit, best, control = size_unit(plan.rows), plan.cure or plan.recommended, plan.control
-    without = ""
+    without = _saving_text(plan, unit)
     if control and control.prediction and best is not control:
         without = f"; recompute none needs {_likely_text(control.prediction, unit)}"
     if best is None or best.prediction is None:
@@ -72,6 +72,15 @@ def seconds_in_unit(time: StepTime) -> tuple[str, str, str]:
     digits = max(0, 2 - floor(log10(time.likely_s * scale)))
     likely, low, high = (f"{seconds * scale:.{digits}f}" for seconds in (time.likely_s, *time.range_s))
     return likely, f"{low}-{high}", unit
+
+
+def _saving_text(plan: Plan, unit: str) -> str:
+    """Say what saves memory for the least time, where nothing has to be saved."""
+    if (row := cheapest_saving(plan)) is None or plan.recommended is None or plan.cure:
+        return ""
+    saved = f"-{size_in(cost_of(plan.recommended)[1] - cost_of(row)[1], unit)} {unit}"
+    price = "" if row.overhead is None else f" for {format_percent(row.overhead)}"
+    return f". Cheapest saving: {row.label}, {saved}{price}"
 
 
 def size_unit(rows: Sequence[Row]) -> str:

@@ -14,7 +14,7 @@ from harness.cli.options import ExperimentOptions, Explain, Json, flag, option, 
 
 if TYPE_CHECKING:
     from harness.plan.request import PlanRequest
-    from harness.plan.run import Planned
+    from harness.plan.run import Layout, Planned
     from harness.show.page import Line, Page
 
 
@@ -92,7 +92,7 @@ def plan(asked: ExperimentOptions, how: PlanOptions) -> None:
         return
     with counting(narration(), "Stages traced") as progress:
         planned = plan_request(request, this_host(), progress)
-    page = cache(lambda: _page(planned, how))
+    page = cache(lambda: _page(planned, request, how))
     written = _written(planned, page, how)
     if how.plan_file:
         from harness.plan.optimal import write_plan
@@ -144,7 +144,7 @@ def _search(request: "PlanRequest", how: PlanOptions) -> None:
         raise typer.Exit(ExitCode.INTERRUPTED)
 
 
-def _page(planned: "Planned", how: PlanOptions) -> "Page":
+def _page(planned: "Planned", request: "PlanRequest", how: PlanOptions) -> "Page":
     from harness.plan.nearest import nearest_blocks
     from harness.plan.show import exact_section, plan_page, with_columns
     from harness.plan.show_layouts import layouts_page
@@ -156,7 +156,8 @@ def _page(planned: "Planned", how: PlanOptions) -> "Page":
         page = layouts_page(planned)
     else:
         is_beaten = bool(planned.optimal and planned.optimal.is_faster)
-        page = plan_page(first.plan, planned.notes, show_all=how.show_all or bool(how.only), is_beaten=is_beaten)
+        page = plan_page(first.plan, planned.notes, own=_own_setting(request, first),
+                         show_all=how.show_all or bool(how.only), is_beaten=is_beaten)  # fmt: skip
     if planned.optimal:
         from harness.plan.optimal import with_optimal
 
@@ -167,6 +168,19 @@ def _page(planned: "Planned", how: PlanOptions) -> "Page":
         more += [GAP, explanation(first.settled.spec, first.settled.sources)]
     page = replace(page, blocks=(*stop_lines((planned.judged or first).settled.notes), *page.blocks, *more))
     return with_columns(page, _columns(how)) if how.columns else page
+
+
+def _own_setting(request: "PlanRequest", layout: "Layout") -> str:
+    """Return the setting of the request's recipe; empty for a job without a recipe."""
+    from harness.resolve.resolve import resolve
+
+    if request.asked.source is not None:
+        return ""
+    if not layout.settled.sources.get("recompute", "").startswith("-"):
+        return layout.settled.spec.recompute.text
+    names = (name for name in vars(request.asked) if name.startswith(("recompute", "distribute_saved")))
+    point = {"gpu": layout.settled.spec.gpu, **layout.settled.from_point, **dict.fromkeys(names)}
+    return resolve(replace(request.asked, **point)).spec.recompute.text  # type: ignore[arg-type]
 
 
 def _columns(how: PlanOptions) -> list[str]:

@@ -1,6 +1,6 @@
 """Shows plans below line 1: a row per setting, and what to copy."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from typing import NamedTuple
@@ -13,6 +13,7 @@ from harness.predict.advice import (
     allocator_note,
     allocator_text,
     asked_text,
+    cheapest_saving,
     drawn_text,
     module_worths,
     recommendations,
@@ -62,15 +63,21 @@ SAME = "="
 _HOST_BOUND = "Host-bound: the host is slower than the GPU; CUDA graphs or a larger micro-batch (-mb) help"
 
 
-def plan_page(plan: Plan, notes: Sequence[str], *, show_all: bool = False, is_beaten: bool = False) -> Page:
-    """The page of one layout. ``is_beaten``: by a plan by layer, so none of the settings is recommended."""
+def plan_page(
+    plan: Plan, notes: Sequence[str], *, own: str = "", show_all: bool = False, is_beaten: bool = False
+) -> Page:
+    """The page of one layout. ``own``: the recipe's setting.
+
+    ``is_beaten``: by a plan by layer, so none of the settings is recommended.
+    """
     predicted = plan.predicted
-    rows = predicted if show_all else sorted(chief(plan, predicted), key=lambda row: cost_of(row)[0])
+    rows = predicted if show_all else sorted(chief(plan, predicted, own), key=lambda row: cost_of(row)[0])
     unit = size_unit(plan.rows)
     facts = request_facts(plan.spec, without=("Recompute",))
     best = None if is_beaten else plan.cure or plan.recommended
     same = set() if is_beaten or plan.cure else {row.text for row in plan.same_time}
-    shown = [Shown(_name(row, best, plan, same), row, plan.limits, row.overhead) for row in rows]
+    whose = {plan.spec.recompute.text: " (yours)", own: " (recipe's)"}
+    shown = [Shown(_name(row, best, whose, same), row, plan.limits, row.overhead) for row in rows]
     if best and best is plan.cure:
         shown.insert(0, Shown(f"{best.text}, expandable *", best, plan.limits, best.overhead))
     return Page(
@@ -112,16 +119,17 @@ def _is_told_by_table(own: Row, plan: Plan) -> bool:
     return not allocator_text(own) and (own is plan.riskier or own.verdict != "TIGHT")
 
 
-def chief(plan: Plan, rows: Sequence[Row]) -> list[Row]:
+def chief(plan: Plan, rows: Sequence[Row], own: str = "") -> list[Row]:
     """Return at most six rows: those that people ask for, then the best of each further 10 GiB."""
     front = list[Row]()
     for row in sorted(rows, key=lambda row: round(cost_of(row)[0], 3)):
         if not front or cost_of(row)[1] < 0.999 * cost_of(front[-1])[1]:
             front.append(row)
     least = front[-1] if front else None
-    named = (plan.control, plan.recommended, plan.cure, least, plan.riskier, plan.too_dear)
+    named = (plan.control, plan.recommended, plan.cure, least, plan.riskier, plan.too_dear, cheapest_saving(plan))
     texts = (
         plan.spec.recompute.text,
+        own,
         *(row.text for row in named if row),
         *(w.text for w in module_worths(plan)[:1]),
     )
@@ -217,9 +225,8 @@ def _parts(rows: Sequence[Row], unit: str) -> Section:
     return Section(title, (tabled(rows, [(Column("Recompute"), lambda row: row.label), *columns, where]),), folded=True)
 
 
-def _name(row: Row, best: Row | None, plan: Plan, same: Collection[str]) -> str:
-    whose = " (yours)" * (row.text == plan.spec.recompute.text)
-    return row.label + " *" * (row is best) + f" {SAME}" * (row.text in same) + whose
+def _name(row: Row, best: Row | None, whose: Mapping[str, str], same: Collection[str]) -> str:
+    return row.label + " *" * (row is best) + f" {SAME}" * (row.text in same) + whose.get(row.text, "")
 
 
 def limit_lines(plan: Plan, notes: Sequence[str]) -> list[Line]:

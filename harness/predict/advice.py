@@ -10,7 +10,7 @@ from harness.predict.allocator_settings import asked_settings
 from harness.predict.draws import NUM_DRAWS
 from harness.predict.prediction import Prediction
 from harness.predict.ranges import cost_error
-from harness.predict.search import Plan, Row, recommended
+from harness.predict.search import Plan, Row, cost_of, recommended
 from harness.units import GIB, format_bytes, format_percent, format_seconds
 
 Step = Literal["allocator", "modules", "layers", "graphs", "parallelism"]
@@ -77,6 +77,15 @@ def advice(plan: Plan) -> tuple[Advice, ...]:
         return tuple(steps)
     more = "more pipeline or tensor parallelism (--search tries all layouts, --over pp=... tp=... some), or more GPUs"
     return (*steps, Advice("parallelism", more, settles=False))
+
+
+def cheapest_saving(plan: Plan) -> Row | None:
+    """Return the setting that saves memory for the least time per byte, compared with the recommended one."""
+    if plan.recommended is None:
+        return None
+    cost, peak = cost_of(plan.recommended)
+    rows = [row for row in plan.rows if row.prediction and peak - cost_of(row)[1] > peak / 100]
+    return min(rows, key=lambda row: (cost_of(row)[0] - cost) / (peak - cost_of(row)[1]), default=None)
 
 
 def why_none(plan: Plan) -> str:
