@@ -151,7 +151,9 @@ def _cut_with_uneven_ends(model: ModelSpec, par: ParallelismSpec) -> list[list[i
     }
     for text, is_wrong in problems.items():
         if is_wrong:
-            cut = f"{stages} stages of VP {vp} get the {layers} layers that first ({first}) and last ({last}) leave"
-            raise LayoutError("P15", f"num_layers {model.num_layers} does not divide: {cut}", text)
+            ends = " and ".join(f"{end} {size}" for end, size in (("first", first), ("last", last)) if size is not None)
+            left = f"{stages} stages share the {layers} of num_layers {model.num_layers} that {ends} leave"
+            degree = f", a multiple of VP {vp}" * (vp > 1)
+            raise LayoutError("P15", f"{left}, and each needs the same number{degree}", text)
     sizes = [*([first] if first is not None else []), *[per_middle] * stages, *([last] if last is not None else [])]
     return [[size // vp] * vp for size in sizes]

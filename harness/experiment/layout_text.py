@@ -140,4 +140,5 @@ def _check_contents(flat: tuple[str, ...], pp: int, model: ModelSpec) -> None:
     }
     for text, holds in checks.items():
         if not holds:
-            raise LayoutError("P13", f"pipeline_model_parallel_layout: {text}", text)
+            said = text.replace(f"{layers.count('t')}must", f"{layers.count('t')} must")  # as megatron-core joins it
+            raise LayoutError("P13", f"pipeline_model_parallel_layout: {said}", text)

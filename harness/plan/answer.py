@@ -20,7 +20,7 @@ def answer_of(plan: Plan, use: str = "", more: Sequence[str] = (), keep: Sequenc
         without = f"; recompute none needs {_likely_text(control.prediction, unit)}"
     if best is None or best.prediction is None:
         known = plan.limits.capacity_bytes is not None
-        search = "; --search tries other layouts" * known
+        search = "; --search tries other layouts" * (bool(plan.predicted) and known)
         why = Span(sentence(why_none(plan)), "bad" if known else "doubt")
         return answer_line(why, without, search, *keep, ".", keep=[*keep, "."])
     is_tight, rows = best.verdict != "FITS", [] if more or plan.cure else plan.same_time
@@ -33,7 +33,7 @@ def answer_of(plan: Plan, use: str = "", more: Sequence[str] = (), keep: Sequenc
         ends,
         step,
         *speed,
-        allocator_text(best),
+        allocator_text(plan, best),
         cure_text(plan),
         odds,
         *dict.fromkeys((*(more or [without]), same, *keep)),

@@ -60,7 +60,7 @@ COLUMNS = ("peak", "usable", "step", "cost", "range", "tflops", "fits", "reserve
 _PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "transient", "overhead")
 MOST_ROWS, _ROWS_APART = 6, 10 * GIB
 SAME = "="
-_HOST_BOUND = "Host-bound: the host is slower than the GPU; CUDA graphs or a larger micro-batch (-mb) help"
+_HOST_BOUND = "Host-bound: the host is slower than the GPU; a larger micro-batch (-mb) helps, or CUDA graphs"
 
 
 def plan_page(
@@ -116,7 +116,7 @@ def _advised(plan: Plan) -> Iterator[Block]:
 
 
 def _is_told_by_table(own: Row, plan: Plan) -> bool:
-    return not allocator_text(own) and (own is plan.riskier or own.verdict != "TIGHT")
+    return not allocator_text(plan, own) and (own is plan.riskier or own.verdict != "TIGHT")
 
 
 def chief(plan: Plan, rows: Sequence[Row], own: str = "") -> list[Row]:

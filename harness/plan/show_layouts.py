@@ -194,7 +194,7 @@ def _next_step(found: Searched) -> Line:
     spec = found.base.spec
     graphs = ", or --cuda_graph_impl none" * (spec.cuda_graph.impl != "none")
     more = ",".join(str(spec.num_gpus * times) for times in (2, 4, 8))
-    return Line(f"Next: leave out sizes that you gave{graphs}, or more GPUs: --search --over ng={more}", hang=2)
+    return Line(f"Next: fewer fixed sizes{graphs}, or more GPUs: --search --over ng={more}", hang=2)
 
 
 def _still_assumed(found: Searched) -> list[str]:

@@ -143,16 +143,17 @@ def asked_text(plan: Plan) -> str:
         return f"your setting, {row.label}, is not predicted: {row.reason}"
     time = f", {format_seconds(found.time.likely_s)} a step" if found.time else ""
     doubt = f"; {doubt_text(plan, found)}" * (row.verdict == "TIGHT")
-    need = f"needs {format_bytes(found.fits[1])}{time}{_at(row)}{allocator_text(row)}{doubt}"
+    need = f"needs {format_bytes(found.fits[1])}{time}{_at(row)}{allocator_text(plan, row)}{doubt}"
     return f"your setting, {row.label}: {row.verdict or 'not judged'}, {need}"
 
 
-def allocator_text(row: Row) -> str:
-    """Say that a setting may fit due to expandable segments alone, with the bytes that these save; empty if not."""
+def allocator_text(plan: Plan, row: Row) -> str:
+    """Say that a setting fits due to expandable segments alone, with the bytes that these save; empty if not."""
     if row.prediction is None or row.otherwise is None or row.verdict == "OOM":
         return ""
     more = row.otherwise.fits[1] - row.prediction.fits[1]
-    return f"; without {EXPANDABLE_SEGMENTS} it may not fit (+{format_bytes(more)})" if more > 0 else ""
+    does = "does" if row.otherwise.fits[1] > (plan.limits.budget_bytes or 0) else "may"
+    return f"; without {EXPANDABLE_SEGMENTS} it {does} not fit (+{format_bytes(more)})" if more > 0 else ""
 
 
 def cure_text(plan: Plan) -> str:
@@ -167,7 +168,8 @@ def allocator_note(plan: Plan) -> str:
     """Say what reserved bytes are made of, and which settings of the allocator they assume."""
     names = [row.label for row in plan.predicted if row.prediction and row.prediction.reserved_source == "replayed"]
     steps = f"of replayed first steps for {' and '.join(names)}, else " if names else ""
-    return f"Reserved and Fits: {steps}by the class of the job, with {_ALLOCATOR}={asked_settings(plan.spec)[1]}"
+    asked = asked_settings(plan.spec)[1] or "(unset)"
+    return f"Reserved and Fits: {steps}by the class of the job, with {_ALLOCATOR}={asked}"
 
 
 def drawn_text(plan: Plan) -> Iterator[str]:
@@ -214,7 +216,8 @@ def _allocator(plan: Plan) -> Advice:
     """Expandable segments cost nothing and cure fragmentation, but not a peak that is too high."""
     name, cure = f"{_ALLOCATOR}={EXPANDABLE_SEGMENTS}", plan.cure
     if cure:
-        return Advice("allocator", f"{name}: {cure.text} fits{_at(cure)}", settles=cure.verdict == "FITS")
+        fits = "fits" if cure.verdict == "FITS" else "may fit"
+        return Advice("allocator", f"{name}: {cure.text} {fits}{_at(cure)}", settles=cure.verdict == "FITS")
     is_set = " (already set)" * asked_settings(plan.spec)[0].expandable_segments
     return Advice("allocator", f"{name}{is_set} is not enough without recompute", settles=False, helps=False)
 

@@ -150,8 +150,12 @@ def _read(text: str, where: str) -> "_Asked":
         key = str(found["loc"][0])
         if found["type"] == "extra_forbidden":
             raise BadRequestError(f"{where}={text}: no such setting: {key!r}", remedy=nearest(key, _KEYS)) from error
-        why = found["msg"].removeprefix("Value error, ")
-        raise BadRequestError(f"{where}={text}: torch refuses this value of {key}", remedy=why) from error
+        why = (
+            found["msg"]
+            .removeprefix("Value error, ")
+            .replace(", unable to parse string as an integer", ": digits alone")
+        )
+        raise BadRequestError(f"{where}={text}: {key} cannot be {found['input']!r}", remedy=why) from error
 
 
 # A value may be a list in brackets.
