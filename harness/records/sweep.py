@@ -139,7 +139,7 @@ def run_dir_of(sweep_dir: Path, cell_index: int, repeat: int) -> Path:
 def read_sweep(
     reference: str | Path, results: Path | None = None, count: Callable[[Sequence[Cell]], Iterable[Cell]] = iter
 ) -> SweepData:
-    """Read a sweep; ``count`` may show progress. BadRequestError as :meth:`BatchFolders.folder_of`; damaged."""
+    """Read a sweep; ``count`` may show progress. BadRequestError as :meth:`BatchFolders.folder_of`, or if damaged."""
     sweep_dir = SWEEP_FOLDERS.folder_of(reference, results)
     plan, events = read_document(sweep_dir / SWEEP, SweepPlan), read_events(sweep_dir, SweepEvent)
     return SweepData(sweep_dir, plan, tuple(_cell(sweep_dir, plan, cell, events) for cell in count(plan.cells)), events)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from harness.launch.environment import this_host
 from harness.records.batches import SWEEP_FOLDERS, BatchLaunch
-from harness.records.sweep import SweepPlan, made_sweep_dir
+from harness.records.sweep import SweepPlan
 from harness.resolve.recipe import Request
 from harness.sweep.plan import plan_sweep
 from harness.sweep.request import SweepRequest, split_over
@@ -94,7 +94,8 @@ class Played(Scene):
         return tuple(self.stage.command(*words, "--no_warm"))
 
     def begun(self) -> tuple[Path, tuple[str, ...]]:
-        sweep_dir = made_sweep_dir(self.folder / f"played-{secrets.token_hex(4)}")
+        sweep_dir = self.folder / f"played-{secrets.token_hex(4)}"
+        (sweep_dir / SWEEP_FOLDERS.entries).mkdir(parents=True)
         SWEEP_FOLDERS.write_plan(sweep_dir, self._plan.model_copy(update={"sweep_id": sweep_dir.name}))
         return sweep_dir, self.resumed(sweep_dir)
 
