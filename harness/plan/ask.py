@@ -32,9 +32,9 @@ class PlanOptions:
         "than this share.")] = None
     over: Annotated[list[str] | None, option("NAME=N,N...", "Plan for several sizes: tp, pp, vp, cp, ep, et, mb, gb, "
         "sl or ng, e.g. --over tp=4,8 pp=4,8 vp=none,5.")] = None
-    lengths: Annotated[str | None, option("MEAN,SPREAD", "Tokens of sequences that vary up to the sequence "
-                                                         "length, e.g. 1800,700.")] = None
-    routing: Annotated[str | None, option("MEAN,SPREAD", "Tokens that an expert gets of a micro-batch, where they "
+    lengths: Annotated[str | None, option("MEAN,SPREAD|FILE", "Tokens of sequences that vary up to the sequence "
+                                                              "length; a file has TOKENS,COUNT on each line.")] = None
+    routing: Annotated[str | None, option("MEAN,SPREAD|FILE", "Tokens that an expert gets of a micro-batch, where they "
         "vary: as --lengths.")] = None
     search: Annotated[bool, flag("Search all layouts (TP, PP, VP, CP, EP, ETP, micro-batch); sizes that you give "
                                  "stay. With --over ng=8,16,32: the fewest GPUs that anything fits into.")] = False

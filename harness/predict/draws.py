@@ -2,9 +2,9 @@
 
 import random
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from pathlib import Path
 
 from harness.errors import BadRequestError, Problems
 from harness.experiment.experiment import ExperimentSpec
@@ -15,14 +15,26 @@ LENGTHS, ROUTING = "--lengths", "--routing"
 _MULTIPLE = 16
 
 
-class Tokens(NamedTuple):
-    """Numbers of tokens: a normal distribution."""
+@dataclass(frozen=True)
+class Tokens:
+    """Numbers of tokens: a normal distribution, or ``counts``: numbers and how often each occurs, with their mean."""
 
     mean: float
-    spread: float
+    spread: float = 0.0
+    counts: tuple[tuple[int, int], ...] = ()
+    origin: str = field(default="", compare=False)
+
+    @property
+    def longest(self) -> tuple[float, str]:
+        """The most tokens that are sure to occur, and where they stand. A spread may reach beyond its mean."""
+        rows = [(float(value), f"{self.origin}:{line}") for line, (value, _) in enumerate(self.counts, 1)]
+        return max(rows, default=(self.mean, self.origin))
 
     def drawn(self, source: random.Random, num: int) -> list[float]:
         """Draw numbers of tokens."""
+        if self.counts:
+            values, weights = zip(*self.counts, strict=True)
+            return [*source.choices(values, weights, k=num)]
         return [max(0.0, source.gauss(self.mean, self.spread)) for _ in range(num)]
 
 
@@ -74,10 +86,11 @@ class Varied:
     def check(self, spec: ExperimentSpec) -> None:
         """Raise BadRequestError for lengths that a sequence cannot have, and for routing that cannot vary."""
         problems, most = Problems(), spec.batch.seq_length
-        if self.lengths and self.lengths.mean > most:
+        longest, where = self.lengths.longest if self.lengths else (0.0, "")
+        if longest > most:
             problems.add(
-                f"{LENGTHS} {self.lengths.mean:g},...: more tokens than the sequence length, {most}",
-                "give a smaller mean, or longer sequences with -sl",
+                f"{where}: {round(longest)} tokens are more than the sequence length, {most}",
+                f"give no lengths above {most}, or longer sequences with -sl",
             )
         has_experts = spec.model.moe is not None and spec.parallelism.expert_model_parallel_size > 1
         if self.routing and (not has_experts or spec.kernels.moe_pad_expert_input_to_capacity):
@@ -103,8 +116,23 @@ def read_varied(lengths: str | None, routing: str | None) -> Varied:
 
 
 def read_tokens(option: str, text: str) -> Tokens:
-    """Read ``MEAN,SPREAD``. BadRequestError for other texts."""
+    """Read ``MEAN,SPREAD``, or a file with ``TOKENS,COUNT`` on each line. BadRequestError with the first wrong line."""
+    origin = f"{option} {text}"
+    form = "give MEAN,SPREAD in tokens, e.g. 1800,700, or a file with TOKENS,COUNT on each line, e.g. 2048,310"
     found = re.fullmatch(r" *(\d+\.?\d*) *, *(\d+\.?\d*) *", text)
-    if found is None or not float(found[1]) or not float(found[2]):
-        raise BadRequestError(f"{option} {text}: not two numbers above 0", remedy="give MEAN,SPREAD, e.g. 1800,700")
-    return Tokens(float(found[1]), float(found[2]))
+    if found and float(found[1]) and float(found[2]):
+        return Tokens(float(found[1]), float(found[2]), origin=origin)
+    try:
+        lines = Path(text).read_text().rstrip().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadRequestError(f"{origin}: neither two numbers above 0 nor a readable file", remedy=form) from error
+    rows = [re.fullmatch(r" *(\d{1,12}) *, *0*([1-9]\d{0,11}) *", line) for line in lines]
+    if None in rows:
+        first = rows.index(None)
+        message = f"{origin}:{first + 1}: {lines[first]!r} is not TOKENS,COUNT; wrong lines: {rows.count(None)}"
+        raise BadRequestError(message, remedy=form)
+    counts = tuple((int(row[1]), int(row[2])) for row in rows if row)
+    tokens = sum(value * count for value, count in counts)
+    if not tokens:
+        raise BadRequestError(f"{origin}: the file has no tokens", remedy=form)
+    return Tokens(tokens / sum(count for _, count in counts), counts=counts, origin=origin)

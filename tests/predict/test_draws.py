@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import replace
-from statistics import fmean, stdev
+from statistics import fmean
 
 import pytest
 
@@ -23,20 +23,35 @@ from tests.commands import refused
 LLAMA = Request(model_recipe_name="llama3_8b", gpu="h100", compute_dtype="bf16", num_gpus=8, seq_length=4096)
 
 
-def test_two_numbers_are_read():
+def test_two_numbers_or_a_file_of_lengths_are_read(tmp_path):
     assert read_tokens(LENGTHS, "1800,700") == Tokens(mean=1800, spread=700)
+    file = tmp_path / "lengths.csv"
+    file.write_text("512,3\n1024, 1\n4096,1\n\n")
+    assert read_tokens(LENGTHS, str(file)) == Tokens(mean=1331.2, counts=((512, 3), (1024, 1), (4096, 1)))
 
 
-@pytest.mark.parametrize("text", ["1800", "0,7", "7,0", "nan,7", "lengths.csv"])
+@pytest.mark.parametrize("text", ["1800", "0,7", "7,0", "nan,7", "lengths.csv", "/dev/null"])
 def test_what_are_no_lengths_is_refused(text):
     refused(lambda: read_tokens(LENGTHS, text), f"{LENGTHS} {text}: ")
 
 
-def test_lengths_beyond_the_sequence_are_refused(mbr_perf):
+@pytest.mark.parametrize("option", [LENGTHS, ROUTING])
+def test_a_wrong_file_is_refused_with_its_first_wrong_line(mbr_perf, tmp_path, option):
+    file = tmp_path / "lengths.csv"
+    file.write_text("5,1\n7 1\n8,0\n")
+    answer = mbr_perf("plan", "-mr", "llama3_8b", "-g", "h100", option, str(file))
+    assert (answer.code, answer.out) == (2, "")
+    assert all(word in answer.err for word in (f"{option} {file}:2: '7 1'", "TOKENS,COUNT", "2048,310"))
+
+
+def test_lengths_beyond_the_sequence_are_refused_with_their_line(mbr_perf, tmp_path):
+    file = tmp_path / "lengths.csv"
+    file.write_text("8192,3\n9000,1\n16384,2\n")
     job = ("plan", "-mr", "llama3_8b", "-g", "h100", "-ng", "8", "-c", "bf16", "-sl", "8192", "--lengths")
-    answer = mbr_perf(*job, "9000,10")
-    assert answer.code == 2
-    assert all(word in answer.err for word in ("9000,...: ", "8192"))
+    for value, words in ((file, f"{file}:3: 16384 "), ("9000,10", "9000,10: 9000 ")):
+        answer = mbr_perf(*job, str(value))
+        assert answer.code == 2
+        assert all(word in answer.err for word in (words, "8192"))
 
 
 def test_wrong_lengths_and_wrong_routing_are_named_together():
@@ -63,22 +78,26 @@ def test_draws_are_the_same_each_time_and_differ_from_each_other():
 def test_what_a_spread_has_beyond_is_cut_and_a_micro_batch_is_as_long_as_its_longest():
     spec = resolve(LLAMA).spec
     assert {Draw(0, spec, Tokens(mean=4096.0, spread=1.0)).length(0, n) for n in range(64)} == {1.0}
-    tokens = Tokens(mean=2048.0, spread=900.0)
+    file = Tokens(mean=2560.0, counts=((1024, 1), (4096, 1)))
     pairs = spec.model_copy(update={"batch": spec.batch.model_copy(update={"micro_batch_size": 2})})
-    single, longest = ([Draw(1, each, tokens).length(0, n) for n in range(512)] for each in (spec, pairs))
-    assert fmean(single) == pytest.approx(0.5, rel=0.05)
-    assert fmean(longest) == pytest.approx((2048 + 900 * 0.564) / 4096, rel=0.05)  # E of the larger of two
+    single, longest = ([Draw(1, each, file).length(0, n) for n in range(512)] for each in (spec, pairs))
+    assert set(single) == set(longest) == {0.25, 1.0}
+    assert single.count(0.25) == pytest.approx(0.5 * len(single), rel=0.2)
+    assert longest.count(0.25) == pytest.approx(0.25 * len(longest), rel=0.3)
+    spread = [Draw(1, spec, Tokens(mean=2048.0, spread=900.0)).length(0, n) for n in range(512)]
+    assert fmean(spread) == pytest.approx(0.5, rel=0.05)
 
 
 def test_a_rank_gets_the_mean_of_its_experts_and_a_capacity_drops_the_rest():
     spec = resolve(Request(model_recipe_name="deepseek_v3", gpu="h100", compute_dtype="bf16", num_gpus=1024)).spec
-    draw = Draw(0, spec, routing=Tokens(200.0, 100.0))  # four experts on each rank
-    loads = [draw.load(1, n, layer) for n in range(64) for layer in range(4)]
-    assert (fmean(loads), stdev(loads)) == (pytest.approx(1.0, rel=0.05), pytest.approx(0.25, rel=0.2))
+    draw = Draw(0, spec, routing=Tokens(200.0, counts=((100, 1), (300, 1))))  # four experts on each rank
+    loads = {draw.load(1, n, layer) for n in range(64) for layer in range(4)}
+    assert loads == {0.5, 0.75, 1.0, 1.25, 1.5}
     # requests go by tokens, those of experts by their load too, and fixed ones by neither
-    memory = _Memory(replace(draw, lengths=Tokens(spec.batch.seq_length / 2, 1e-9)))
+    half = spec.batch.seq_length // 2
+    memory = _Memory(replace(draw, lengths=Tokens(half, counts=((half, 1),))))
     memory.enter(Unit((), label=("",), fixed=frozenset({100}), routed=frozenset({800}), layer=2), 0)
-    assert [memory.scaled(size) for size in (100, 400, 800)] == [100, 200, int(400 * draw.load(0, 0, 2))]
+    assert [memory.scaled(size) for size in (100, 400, 800)] == [100, 200, 400 * draw.load(0, 0, 2)]
     assert draw.load(0, 0, 2) != 1
     capped = spec.model_copy(update={"kernels": spec.kernels.model_copy(update={"moe_expert_capacity_factor": 1.25})})
     assert max(Draw(0, capped, routing=draw.routing).load(1, n, 0) for n in range(64)) == 1.25
