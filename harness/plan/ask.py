@@ -223,14 +223,14 @@ def _written(planned: "Planned", page: Callable[[], "Page"], how: PlanOptions) -
 
         write_step_trace(how.step_trace, layout.step(), layout.plan.spec)
     if how.html or how.svg:
-        from harness.plan.pictures import choice, pictured
+        from harness.plan.pictures import chief_pictures, pictured
         from harness.show.html import html
         from harness.show.svg import svg_file, write_file
 
         if how.html:
             write_file("--html", how.html, html(pictured(planned, page())))
         if how.svg:
-            write_file("--svg", how.svg, svg_file(choice(planned)))
+            write_file("--svg", how.svg, svg_file(chief_pictures(planned)[0]))
     return [Line(f"Written: {path}", whole=True) for path in _files(how)]
 
 

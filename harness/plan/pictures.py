@@ -1,12 +1,14 @@
-"""Draws a plan: settings or layouts by memory and time, memory by stage and part, memory over a step."""
+"""Draws a plan: layers by setting, settings or layouts by memory and time, memory by stage, memory over a step."""
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from itertools import cycle
+from itertools import accumulate, chain, cycle
 from operator import itemgetter, lt
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from harness.experiment.modules import MODULES
+from harness.experiment.recompute_plan import FULL
 from harness.plan.run import Planned
 from harness.plan.show import chief
 from harness.plan.show_layouts import best_row
@@ -20,6 +22,9 @@ from harness.show.page import Block, Details, Page, Picture, Section
 from harness.show.request_text import request_rows
 from harness.units import counted, format_bytes, format_percent, format_seconds
 
+if TYPE_CHECKING:
+    from harness.predict.fastest import Optimal
+
 _PARTS = {"weights": look.BLUE, "gradients": look.SKY, "optimizer": look.GREEN, "activations": look.ORANGE,
           "logits": look.PURPLE, "transient": look.VERMILION, "overhead": look.PALE}  # fmt: skip
 _REST = "allocator"
@@ -32,6 +37,9 @@ _BEST, _CONTROL, _OTHER, _FRONT = "use this", "no recompute", "others", "no othe
 _LOOKS = {_BEST: (look.VERMILION, "diamond"), _CONTROL: (look.INK, "triangle"), _OTHER: (look.SKY, "circle"),
           _FRONT: (look.BLUE, "line")}  # fmt: skip
 _MOST_MOMENTS, _MOST_NAMED = 300, 12
+# Of a plan by layer: colours of its settings, the name of those that have none, and layers between two chunks.
+_SETTINGS = (look.SKY, look.VERMILION, look.ORANGE, look.GREEN, look.BLUE, look.YELLOW, look.PURPLE, look.BROWN)
+_MORE, _GAP = "other settings", 0.4
 
 
 def pictured(planned: Planned, page: Page) -> Page:
@@ -50,12 +58,18 @@ def pictured(planned: Planned, page: Page) -> Page:
         title=f"{asked} for {rows['Recipe']}",
         about=f"{counted(len(planned.layouts), 'layout')}; batch: {rows['Batch']}" if several else rows["Parallelism"],
         blocks=(
-            choice(planned),
+            *chief_pictures(planned),
             *(each for each in page.blocks if not isinstance(each, Details)),
             *more,
             *details,
         ),
     )
+
+
+def chief_pictures(planned: Planned) -> tuple[Picture, ...]:
+    """Return the pictures of the choice: a plan by layer, where there is one, and all settings or layouts."""
+    found, layout = planned.optimal, planned.judged
+    return (*([_layers(found, layout.plan)] if found and found.stages and layout else []), choice(planned))
 
 
 class _Entry(NamedTuple):
@@ -125,6 +139,36 @@ def _point(each: _Entry, best: Row | None, upwards: float, scale: float, number:
     )
     across = (low / scale, high / scale) if number else None
     return Point(likely / scale, upwards, kind, number, each.name if number else "", text, note, across)
+
+
+def _layers(found: "Optimal", plan: Plan) -> Picture:
+    """Draw a row per stage of a plan by layer: a box per layer in the colour of its setting, chunk beside chunk."""
+    assert found.row and found.row.prediction
+    used = Counter(chain.from_iterable(chain.from_iterable(found.stages)))
+    shown = sorted(used, key=lambda name: (name not in ("none", FULL), -used[name]))
+    looks = dict(zip(shown, _SETTINGS, strict=False)) | {_MORE: look.GREY, "": "none"}
+    widths = [max(map(len, column)) for column in zip(*found.stages, strict=True)]
+    limit = f" of {plan.limits.usable_text} usable" if plan.limits.budget_bytes else ""
+    rows = tuple(
+        Bar(f"Stage {stage}", f"{format_bytes(need)}{limit}", (*_boxes(chunks, widths, looks),))
+        for stage, (need, chunks) in enumerate(zip(_needs(found.row.prediction), found.stages, strict=True))
+    )
+    starts = accumulate((width + _GAP for width in widths[:-1]), initial=0.0)
+    axis = Axis("Layers", {start: f"chunk {number}" for number, start in enumerate(starts)})
+    caption = "Each box is a layer in the colour of its setting. At the right: the memory that the stage needs."
+    chart = Bars(axis, {name: (colour, "") for name, colour in looks.items()}, rows)
+    return Picture("plan_by_layer", "Recompute by layer", caption, chart)
+
+
+def _boxes(
+    chunks: Sequence[Sequence[str]], widths: Sequence[int], known: Collection[str]
+) -> Iterator[tuple[str, float]]:
+    """Yield the boxes of a stage, with a gap before each chunk but the first, so that chunks begin at one place."""
+    gap = 0.0
+    for settings, width in zip(chunks, widths, strict=True):
+        yield from [("", gap)] * bool(gap)
+        yield from ((setting if setting in known else _MORE, 1.0) for setting in settings)
+        gap = width - len(settings) + _GAP
 
 
 def _needs(found: Prediction) -> list[int]:

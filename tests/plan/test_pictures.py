@@ -2,15 +2,17 @@
 
 import re
 from dataclasses import replace
+from itertools import accumulate
 
 import pytest
 
-from harness.plan.pictures import choice, pictured
+from harness.plan.pictures import chief_pictures, choice, pictured
 from harness.plan.run import Planned
 from harness.predict.fastest import Optimal
 from harness.predict.step_history import Entry, StepHistory
 from harness.show.html import html
 from harness.show.page import Page, Picture, details
+from harness.units import format_bytes
 from tests.plan.test_plan_terminal import TE, layout, planned
 
 GIB = 1024**3
@@ -83,12 +85,28 @@ def test_no_setting_is_below_and_left_of_the_line(spec):
         assert not [place for place in front.places if place[0] > point.x and place[1] > point.y]
 
 
-def test_a_faster_plan_by_layer_is_the_one_to_use(spec):
+def test_a_plan_by_layer_has_a_box_for_each_layer_and_what_its_stage_needs(spec):
     plan = planned(spec, 200 * GIB)
-    found = Optimal(replace(plan.recommended, overhead=0.5), ((("full",), ("none",)),) * 2, seconds=1.0, bound=1.0)
-    chosen = choice(replace(of(plan), optimal=found))
+    stages = ((("full", "mlp"), ("none",)), (("none", "none"), ("none", "none")))
+    found = Optimal(replace(plan.recommended, overhead=0.5), stages, seconds=1.0, bound=1.0)
+    drawn = replace(of(plan), optimal=found)
+    picture, chosen = chief_pictures(drawn)
+    rows = picture.chart.rows
+    assert [[kind for kind, _ in bar.parts] for bar in rows] == [
+        ["full", "mlp", "", "none"],
+        ["none", "none", "", "none", "none"],
+    ]
+    assert {width for bar in rows for kind, width in bar.parts if kind} == {1}
+    second = [dict(enumerate(accumulate((width for _, width in bar.parts), initial=0)))[3] for bar in rows]
+    assert second == [pytest.approx(second[0])] * 2  # chunks begin at one place
+    assert len({picture.chart.looks[kind] for kind in ("full", "mlp", "none")}) == 3
+    assert [bar.text.split(" of ") for bar in rows] == [
+        [format_bytes(held.fits[1]), f"{format_bytes(plan.limits.budget_bytes)} usable"]
+        for held in plan.recommended.prediction.held
+    ]
     (marked,) = (point for point in chosen.chart.points if point.kind == "use this")
     assert marked.name == "plan by layer"
+    assert html(pictured(drawn, Page(()))).count("<figure") == 3
 
 
 def test_several_layouts_are_compared_each_with_its_best_setting(spec):
