@@ -39,10 +39,12 @@ def answer_of(case: Case, trials: Trials | None = None) -> AllocatorAnswer | Non
         return None
     available, needed = available_bytes(case) or 0, allocated + tried
     remedy, settings, sure, missing = _found(case, trials, available, needed)
+    held = next((row.reserved_bytes for row in case.ranks if case.failed and row.rank == case.failed.rank), None)
     found = AllocatorAnswer(
         available_bytes=available,
         needed_bytes=needed,
         stranded_bytes=reserved - allocated,
+        given_back_bytes=None if held is None else max(0, held - reserved),
         missing_bytes=missing,
         remedy=remedy,
         settings=settings,
@@ -106,8 +108,9 @@ def _conclusion(found: AllocatorAnswer, *, is_captured: bool) -> str:
 def account_of(found: AllocatorAnswer, *, is_captured: bool) -> Iterator[str]:
     """Yield what the answer follows from."""
     if not is_captured:
+        earlier = f"; earlier it returned {format_bytes(found.given_back_bytes)}" if found.given_back_bytes else ""
         stranded = format_bytes(found.stranded_bytes)
-        yield f"torch could return no memory to the device: {stranded} are free, but beside live blocks."
+        yield f"torch could return no memory to the device: {stranded} are free, but beside live blocks{earlier}."
     if found.trials:
         rows = "; ".join(f"{row.settings or 'defaults'}: {format_bytes(row.fits_bytes)}" for row in found.trials)
         available = format_bytes(found.available_bytes)

@@ -245,13 +245,15 @@ class Trial(Shown):
 class AllocatorAnswer(Shown):
     """What the allocator could do for the request that failed. ``available``: the most that it could have had.
 
-    ``needed``: tensors and the request. ``stranded``: what a retry could not give back. ``missing``: beyond the device
-    under the best of the ``trials``, the first of which has the job's own settings. ``excluded``: by whose pools.
+    ``needed``: tensors and the request. ``stranded``: what a retry could not give back. ``given_back``: what it could,
+    None if unknown. ``missing``: beyond the device under the best of the ``trials``, the first of which has the job's
+    own settings. ``excluded``: by whose pools.
     """
 
     available_bytes: int
     needed_bytes: int
     stranded_bytes: int
+    given_back_bytes: int | None
     missing_bytes: int
     remedy: Remedy
     settings: Text

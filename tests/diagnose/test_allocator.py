@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from harness.diagnose.allocator import Trials, answer_of
+from harness.diagnose.allocator import Trials, account_of, answer_of
 from harness.diagnose.forecasts import planned, tried
 from harness.diagnose.stages import refuted
-from harness.diagnose.values import Trial
+from harness.diagnose.values import FailedRank, Trial
 from harness.launch.environment import Host
 from harness.units import GIB
 from tests.diagnose.conftest import FRAGMENTED, FULL
@@ -36,10 +36,16 @@ def test_a_request_that_no_allocator_could_serve_needs_less_memory(case):
     assert answer.missing_bytes == pytest.approx((73.48 + 3.91 - 73.48 - 1.94) * GIB - 812.44 * 2**20, abs=0.01 * GIB)
 
 
-def test_what_a_retry_left_lies_beside_live_blocks(case):
-    answer = answer_of(case(FRAGMENTED))
+@pytest.mark.parametrize(("rank", "given_back_gib"), [(0, 78 - 54.02 - 20.41), (1, 0), (None, None)])
+def test_a_retry_gives_back_what_the_rank_held_before_and_leaves_what_lies_beside_live_blocks(
+    case, figures, rank, given_back_gib
+):
+    failed = rank if rank is None else FailedRank(rank, "oom", "memory", "in step 2", "train.log:7")
+    answer = answer_of(case(FRAGMENTED, ranks=figures((0, 78), (0, 70)), failed=failed))
     assert answer.stranded_bytes == pytest.approx(20.41 * GIB, abs=0.01 * GIB)
     assert answer.available_bytes == ROOM
+    assert answer.given_back_bytes == (given_back_gib and pytest.approx(given_back_gib * GIB, abs=0.01 * GIB))
+    assert any("3.57 GiB" in text for text in account_of(answer, is_captured=False)) is (rank == 0)
 
 
 @pytest.mark.parametrize(
