@@ -210,3 +210,9 @@ MODULES: dict[str, RecomputeModule] = {
     )
 }
 """By the name that megatron-core gives it."""
+
+_MAIN = "Megatron-LM's main branch of August 2026 (d98e8a6)"
+UPSTREAM = dict.fromkeys(("mhc", "gdp_qkv", "gdp_in_proj"), _MAIN) | {
+    "gdn": "June 2026 (https://github.com/NVIDIA/Megatron-LM/pull/5296)"
+}
+"""Modules that no release of megatron-core has which mbr-perf knows, and since when Megatron-LM has them."""

@@ -8,7 +8,7 @@ import pydantic
 from pydantic import ValidationError
 
 from harness.errors import BadRequestError, Problems, nearest
-from harness.experiment.modules import MODULES
+from harness.experiment.modules import MODULES, UPSTREAM
 from harness.experiment.recompute import (
     FullRecompute,
     NoRecompute,
@@ -34,6 +34,9 @@ def selective(names: Sequence[str], where: str) -> SelectiveRecompute:
     for name in dict.fromkeys(modules):
         if not name:
             problems.add(f"{place}an empty module name", "write 'none' for no recompute")
+        elif name in UPSTREAM:
+            known = f"known upstream since {UPSTREAM[name]}, not in megatron-core 0.16 to 0.19"
+            problems.add(f"{place}recompute module '{name}': {known}", "omit it: mbr-perf does not model it")
         elif name not in MODULES:
             problems.add(f"{place}unknown recompute module '{name}'", nearest(name, MODULES))
         elif modules.count(name) > 1:

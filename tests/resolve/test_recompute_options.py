@@ -64,6 +64,7 @@ def _option_order(name: str) -> int:
         ({"recompute_granularity": "ful"}, ["--recompute_granularity: ", "'ful'", "'full'"]),
         ({"recompute_num_layers": 1, "recompute_method": "blok"}, ["--recompute_method: ", "'blok'", "'block'"]),
         ({"recompute_num_layers": -1}, ["--recompute_num_layers: ", " 1 ", " -1"]),
+        ({"recompute_modules": "mhc,gdn,mlp"}, ["'mhc': ", "'gdn': ", "June 2026"]),
         ({"recompute_modules": "mpl,core_attn,core_attn"}, ["'mpl'", "'mlp'", "'core_attn'"]),
         ({"recompute": "full:block"}, ["--recompute: ", "full:uniform:1"]),
     ],
