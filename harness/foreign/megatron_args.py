@@ -7,6 +7,7 @@ import shlex
 import sys
 import zlib
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
@@ -59,6 +60,9 @@ def read(source: ForeignSource, request: Request) -> Layer:
         found.num_gpus = None
     _complete(found, request)
     layer = dict(arguments_layer(found, is_job=True))
+    if found.program and _MODEL not in found.program:
+        note = f"{found.label}: {Path(found.program).name} is read as {_MODEL}.py, by its arguments alone"
+        layer["model.hidden_size"] = replace(layer["model.hidden_size"], note=note)
     _complete_batch(layer, request)
     return layer
 

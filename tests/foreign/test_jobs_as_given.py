@@ -77,9 +77,11 @@ def test_a_variable_that_the_job_s_own_launcher_demands_is_missed(tmp_path, text
     assert [note for note in checked.notes if note.startswith(EXPORTS) and "NCCL_NVLS_ENABLE=0" in note] != []
 
 
-def test_another_program_is_judged_by_its_arguments(resolved):
+def test_another_program_is_noted_and_judged_by_its_arguments(resolved):
     found = resolved(f"torchrun pretrain_qwen.py {SMALLEST}")
-    assert found.spec == resolved(f"torchrun pretrain_gpt.py {SMALLEST}").spec
+    gpt = resolved(f"torchrun pretrain_gpt.py {SMALLEST}")
+    assert found.spec == gpt.spec
+    assert [any("pretrain_qwen.py" in note for note in each.notes) for each in (found, gpt)] == [True, False]
     refused(lambda: resolved(f"torchrun pretrain_mamba.py {SMALLEST} --is-hybrid-model"), "--is-hybrid-model", num=None)
 
 
