@@ -116,6 +116,12 @@ def short_name(words: Words, name: str) -> Value:
     return value.rpartition(".")[2] if isinstance(value, str) else value
 
 
+_IMPLICIT = (
+    "recompute core_attn is also what a recipe without recompute_modules gets; 15 of Megatron-Bridge's recipes for "
+    "gpt-oss, Qwen3 and Nemotron state [] instead since September 2026 (#6003), which recomputes nothing"
+)
+
+
 def recompute(
     words: Words, granularity: str, method: str, layers: str, modules: str, distribute: str, *selective: str
 ) -> Setting | None:
@@ -126,9 +132,7 @@ def recompute(
         return Setting(NoRecompute(), place)
     if kind == "selective":
         place = words.place(modules, *selective, granularity)
-        value = words.value(modules)
-        names = ("core_attn",) if value is None else listed(value)
-        return Setting(selective_policy(names, place) if names else NoRecompute(), place)
+        return _selective(words.value(modules), place, is_argument=bool(selective))
     own = {"granularity": granularity, "method": method, "num_layers": layers}
     own |= {"distribute_saved_activations": distribute}
     given = {name: words.value(each) for name, each in own.items()} | {"granularity": kind}
@@ -146,6 +150,12 @@ def recompute(
             else:
                 words.refuse(name, fault.message, fault.remedy)
         return None
+
+
+def _selective(value: Value, place: str, *, is_argument: bool) -> Setting:
+    names = ("core_attn",) if value is None else listed(value)
+    note = "" if is_argument or names != ("core_attn",) else _IMPLICIT
+    return Setting(selective_policy(names, place) if names else NoRecompute(), place, note=note)
 
 
 def implementation(words: Words, name: str) -> Value:

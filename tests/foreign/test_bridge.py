@@ -111,6 +111,7 @@ def test_selective_recompute_without_a_list_is_core_attn_and_with_an_empty_one_n
     path.write_text(re.sub(r"recompute_modules:\n(?: +- .*\n)+", f"recompute_modules: {modules}\n", text, count=1))
     found = resolved(path, num_gpus=16)
     assert found.spec.recompute.text == recompute
+    assert any("#6003" in note for note in found.notes) == (recompute == "core_attn")
 
 
 def test_the_adapters_of_a_file_are_those_of_the_job(files):
