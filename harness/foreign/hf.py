@@ -1,6 +1,6 @@
 """Reads a `config.json` with the choices of Megatron-Bridge @067f987; defaults of transformers 5.23.0."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
 }
 """The model classes that mbr-perf can train, as `architectures` of a file names them; the table describes its keys."""
 
+_MISSING: Mapping[str, str] = _TABLE["missing"]
 _MODALITIES = ("vision_config", "audio_config", "thinker_config")
 
 
@@ -73,8 +74,15 @@ def _architecture(config: HfConfig) -> Mapping[str, Any]:
             f"{config.label}: {inner}: mbr-perf does not train models of several modalities",
             remedy="to plan its language model alone, save that part as a separate config.json",
         )
-    raise BadRequestError(
-        f"{config.label}: architectures: mbr-perf cannot train {shortened(', '.join(map(str, names or (kind,))))}",
+    raise _untrained(config.label, [*map(str, names or (kind,))])
+
+
+def _untrained(label: str, names: Sequence[str]) -> BadRequestError:
+    name = names[0].replace("_", "").lower()  # a class, or a model_type such as gemma3_text
+    lacks = next((part for part, starts in _MISSING.items() if name.startswith(tuple(starts.lower().split()))), "")
+    needs = f", which needs {lacks}" * bool(lacks)
+    return BadRequestError(
+        f"{label}: architectures: mbr-perf cannot train {shortened(', '.join(names))}{needs}",
         remedy=f"known: {', '.join(ARCHITECTURES)}; or describe the model in a recipe",
     )
 

@@ -176,6 +176,8 @@ def rope(config: HfConfig) -> Settings:
         config.refuse(name, "a rotary embedding for each kind of layer", "mbr-perf knows one for all layers")
     own = text(config, f"{name}.rope_type") or text(config, f"{name}.type")
     kind = str(own or config.keys.get("rope_type") or "default")
+    if kind == "default" and "factor" in inner:
+        config.refuse(f"{name}.rope_type", "missing, and factor belongs to a type", f"known: {', '.join(_ROPES)}")
     if inner and kind in _ROPES[1:] and inner.get("factor") is None:
         config.refuse(f"{name}.factor", f"missing, and {kind} needs it", _REMEDY)
     if kind == "llama3":

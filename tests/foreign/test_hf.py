@@ -276,8 +276,10 @@ def test_the_keys_of_transformers_5_are_read(model):
 @pytest.mark.parametrize(
     ("changes", "names"),
     [
-        ({"architectures": ["MambaForCausalLM"]}, ["architectures: ", "MambaForCausalLM"]),
-        ({"architectures": ["Gemma3ForCausalLM"]}, ["architectures: ", "Gemma3ForCausalLM"]),
+        ({"architectures": ["MambaForCausalLM"]}, ["architectures: ", "MambaForCausalLM, which needs Mamba layers"]),
+        ({"architectures": ["Gemma3ForCausalLM"]}, ["architectures: ", "Gemma3ForCausalLM", "GeGLU and norms"]),
+        ({"architectures": ["NemotronHForCausalLM"]}, ["architectures: ", "NemotronHForCausalLM", "Mamba-2 layers"]),
+        ({"architectures": None, "model_type": "falcon_h1"}, ["architectures: ", "falcon_h1", "Mamba-2 layers"]),
         ({"vision_config": {"a": 1}}, ["vision_config: "]),
         ({"quantization_config": {"quant_method": "bitsandbytes"}}, ["quantization_config: bitsandbytes"]),
         ({"hidden_act": "gelu"}, ["hidden_act is gelu: ", "silu"]),
@@ -286,6 +288,7 @@ def test_the_keys_of_transformers_5_are_read(model):
         ({"rope_scaling": {"rope_type": "llama3"}}, ["rope_scaling.factor: missing", "llama3"]),
         ({"rope_scaling": {"type": "linear"}}, ["rope_scaling.factor: missing", "linear"]),
         ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e6}}, ["rope_parameters.factor: missing", "yarn"]),
+        ({"rope_scaling": {"factor": 8.0}}, ["rope_scaling.rope_type: missing"]),
         ({"rope_parameters": {"full_attention": {"rope_theta": 1.0}}}, ["rope_parameters: "]),
         ({"sliding_window": 512}, ["sliding_window is 512"]),
         ({"softcap": 0.22}, ["softcap is 0.22: "]),
