@@ -167,6 +167,7 @@ _GROWN = 0.05  # of the last report: less is noise
 _STILL = 0.25  # of the growth is in the second half: a warm-up ends before
 _STATES = 0.6  # of the device, held between iterations: weights, gradients and optimizer states
 _USUAL = 2  # iterations that ran before
+_HIGHER = 0.01  # by so much another batch has a higher peak
 
 
 def timed(log: ForeignLog, first: FirstFailure, *, is_dense: bool) -> tuple[OomVerdict, str]:
@@ -179,7 +180,7 @@ def timed(log: ForeignLog, first: FirstFailure, *, is_dense: bool) -> tuple[OomV
     reasons = {
         "growth": _growth(reports),
         "states": _states(reports, verdict.figures) or (states if after == 1 else ""),
-        "this_batch": _unexplained(len(log.iterations), after),
+        "this_batch": _longer_batch(reports) or _unexplained(len(log.iterations), after),
     }
     name = next((name for name, why in reasons.items() if why), None)
     if name is None:
@@ -217,6 +218,19 @@ def _states(reports: Sequence[RankMemory], figures: AllocatorFigures | None) -> 
         return ""
     size = f"{format_bytes(last.allocated_bytes)} ({last.allocated_bytes / total:.0%} of the device)"
     return f"rank {last.rank} held {size} after iteration {last.iteration}, when no activations are alive"
+
+
+def _longer_batch(reports: Sequence[RankMemory]) -> str:
+    """Say that batches differ where a peak rose and what is held between iterations did not, after the first report."""
+    last = ""
+    for earlier, later in pairwise(reports[1:]):
+        before, peak = earlier.max_allocated_bytes, later.max_allocated_bytes
+        is_held = (later.allocated_bytes or 0) >= (1 + _HIGHER) * (earlier.allocated_bytes or 0)
+        if before and peak and peak >= (1 + _HIGHER) * before and not is_held:
+            low, high = format_bytes(before), format_bytes(peak)
+            rose = f"rose from {low} (iteration {earlier.iteration}) to {high} ({later.iteration})"
+            last = f"rank {later.rank}'s peak {rose}, its tensors between iterations did not: batches differ in length"
+    return last
 
 
 def _unexplained(num: int, after: int) -> str:

@@ -134,6 +134,10 @@ def test_memory_that_grows_from_report_to_report_is_a_leak_and_not_answered_with
         ((iteration(1),), "optimizer's states"),
         (tuple(map(iteration, range(1, 30))), "29 reported iterations ran before"),
         ((iteration(1), iteration(2)), "longest batch"),
+        (
+            [line for n in range(1, 6) for line in (iteration(n), memory(12, n, 20000, 50000 + 4000 * (n > 3)))],
+            "rank 12's peak rose from 48.83 GiB (iteration 3) to 52.73 GiB (4)",
+        ),
         ((), ""),
     ],
 )
