@@ -4,8 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from harness.errors import BadRequestError, raise_all
-from harness.experiment.experiment import ExperimentSpec
+from harness.errors import BadRequestError, closest, nearest, raise_all
 from harness.experiment.flops import FORMULA_VERSION
 from harness.judge.coverage import NOT_LOGGED, measured_device
 from harness.judge.readings import bare_uuid, combined_clocks, rank_clocks, run_clocks
@@ -20,6 +19,7 @@ from harness.records.golden import (
 )
 from harness.records.metrics import GateKind, RunClocks
 from harness.records.run import DeviceSample, RunRecord
+from harness.resolve.recipe import LEAVES, SECTION_MODELS
 
 SOFTWARE = ("torch", "megatron-core", "transformer-engine")
 GROUPS = {"software": (*SOFTWARE, "driver_version"), "hardware": ("device_name",)}
@@ -27,6 +27,7 @@ SM_CLOCK = "sm_clock_mhz"
 _ENGINE = "engine.name"  # other loops do other work in a step: never compared
 CLOCK_TOLERANCE = 0.03  # of the golden's median; smaller differences occur from run to run
 _OF_WORK = ("recompute", "parallelism", "batch", "model", "num_gpus")
+_OPEN = ("env.", "engine.", "kernels.tp_comm_overlap_cfg.")  # settings with any names below them
 _FIXED = (*SOFTWARE, *GROUPS, SM_CLOCK, "device_name", "driver_version", "formula_version")
 
 
@@ -117,13 +118,16 @@ def _accepts(accept: Sequence[str], difference: str) -> bool:
 
 
 def impossible_names(accept: Sequence[str]) -> list[BadRequestError]:
-    """Return a problem for each name in ``accept`` that is not a package, a group, or a section of a spec."""
-    known = {*_FIXED, *ExperimentSpec.model_fields}
-    remedy = f"name one of {', '.join(_FIXED)}, or a setting such as recompute or parallelism.context_parallel_size"
+    """Return a problem for each name in ``accept`` that is not a package, a group, a setting or its section."""
+    known = (*_FIXED, *SECTION_MODELS, *LEAVES)
+    usual = f"name one of {', '.join(_FIXED)}, or a setting such as recompute or parallelism.context_parallel_size"
     return [
-        BadRequestError(f"--accept_difference {name!r}: no such difference", remedy=remedy)
+        BadRequestError(
+            f"--accept_difference {name!r}: no such difference",
+            remedy=nearest(name, known) if closest(name, known) else usual,
+        )
         for name in accept
-        if name not in known and name.partition(".")[0] not in known
+        if name not in known and not name.startswith(_OPEN)
     ]
 
 

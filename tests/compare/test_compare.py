@@ -105,6 +105,7 @@ def test_repeats_are_judged_by_their_median(results, golden, make_record):
         (("--timing_threshold", "-1"), "--timing_threshold -1.0: not a fraction"),
         (("--skip_first_percent_time", "7"), "--skip_first_percent_time"),
         (("--accept_difference", "weather"), "'weather'"),
+        (("--accept_difference", "model.hiden_size"), "'model.hiden_size'"),
     ],
 )
 def test_a_wrong_request_is_an_error_that_names_it(results, golden, arguments, message):

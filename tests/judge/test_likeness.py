@@ -152,9 +152,11 @@ def test_accepting_a_difference_that_cannot_be_is_an_error(make_record, make_gol
 
 
 def test_names_that_no_case_can_differ_in_are_refused_before_a_night():
-    accept = ("softwear", "driver_version", "model.moe.moe_router_topk", "parallelism", "modell.x")
-    messages = [problem.message.partition(": ")[0] for problem in impossible_names(accept)]
-    assert messages == ["--accept_difference 'softwear'", "--accept_difference 'modell.x'"]
+    known = ("driver_version", "model.moe.moe_router_topk", "parallelism", "recompute", "env.NCCL_ALGO")
+    wrong = {"softwear": "'software'", "modell.x": "'model'", "model.hiden_size": "'model.hidden_size'"}
+    problems = impossible_names((*known, *wrong, "weather"))
+    assert [problem.message.split("'")[1] for problem in problems] == [*wrong, "weather"]
+    assert [near in problem.remedy for near, problem in zip(wrong.values(), problems, strict=False)] == [True] * 3
 
 
 BRIDGE = BridgeEngine(version="0.4.2", forward_step="gpt_step", rest="0")
