@@ -70,14 +70,26 @@ def _found(case: Case, trials: Trials | None, available: int, needed: int) -> tu
 
 
 def _guessed(case: Case, trials: Trials | None, freeing: list[Trial]) -> tuple[Remedy, str, Confidence, int]:
-    if case.expandable_segments or case.verdict.oom_class != "fragmentation":
+    if case.expandable_segments or not _is_in_pieces(case):
         return "less_memory", "", "low", 0
     guess = trials.rows[1].settings if trials and trials.rows[1:] else EXPANDABLE_SEGMENTS
     if case.pools:
         best = min(freeing, key=lambda row: row.fits_bytes, default=None)
         guess = best.settings if best else "" if trials else SPLITS[-1]
-    is_sure = guess and case.verdict.confidence == "high" and (trials is not None or not case.pools)
+    is_certain = (case.verdict.oom_class, case.verdict.confidence) == ("fragmentation", "high")
+    is_sure = guess and is_certain and (trials is not None or not case.pools)
     return _remedy(guess), guess, "medium" if is_sure else "low", 0
+
+
+def _is_in_pieces(case: Case) -> bool:
+    """Return whether free pieces of reserved memory hold the request; where they are many, with free memory."""
+    figures = case.verdict.figures
+    if figures is None or case.verdict.oom_class == "fragmentation":
+        return case.verdict.oom_class == "fragmentation"
+    pieces, tried, total = figures.unallocated_bytes or 0, figures.tried_bytes or 0, figures.total_bytes or 0
+    if pieces >= THRESHOLDS["surely_fragmented_share"] * total:
+        return pieces + (figures.free_bytes or 0) >= tried
+    return case.verdict.recompute_helps and pieces >= max(tried, THRESHOLDS["slightly_fragmented_share"] * total)
 
 
 def _remedy(settings: str) -> Remedy:

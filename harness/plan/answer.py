@@ -15,9 +15,7 @@ from harness.units import GIB, MIB, counted, format_percent, format_seconds, sen
 def answer_of(plan: Plan, use: str = "", more: Sequence[str] = (), keep: Sequence[str] = ()) -> Line:
     """Return line 1. ``use``: what to use if not the recommended setting, then ``more``; ``keep`` is never left out."""
     unit, best, control = size_unit(plan.rows), plan.cure or plan.recommended, plan.control
-    without = _saving_text(plan, unit)
-    if control and control.prediction and best is not control:
-        without = f"; recompute none needs {_likely_text(control.prediction, unit)}"
+    without = _saving_text(plan, unit) if best is control else _without_text(control, unit)
     if best is None or best.prediction is None:
         known = plan.limits.capacity_bytes is not None
         search = "; --search tries other layouts" * (bool(plan.predicted) and known)
@@ -72,6 +70,11 @@ def seconds_in_unit(time: StepTime) -> tuple[str, str, str]:
     digits = max(0, 2 - floor(log10(time.likely_s * scale)))
     likely, low, high = (f"{seconds * scale:.{digits}f}" for seconds in (time.likely_s, *time.range_s))
     return likely, f"{low}-{high}", unit
+
+
+def _without_text(control: Row | None, unit: str) -> str:
+    found = control.prediction if control else None
+    return f"; recompute none needs {_likely_text(found, unit)}" if found else ""
 
 
 def _saving_text(plan: Plan, unit: str) -> str:
