@@ -56,7 +56,7 @@ def check_page(
         (
             *_problem_blocks(problems, worst, is_said=len(about) <= _ROOM),
             *(Line("This command is legal:"), Code(cure)) * bool(cure),
-            *((GAP, explanation(spec, sources)) if sources else ()),
+            *((GAP, *explanation(spec, sources)) if sources else ()),
             *assumed_lines(notes),
             GAP,
             *export_lines(notes),

@@ -61,14 +61,14 @@ class Display:
             Details(len(facts.rows), "fact", (facts,)),
             details("note", [f"Note: {note}" for note in (*understood.notes, *notes)]),
             *([Details(1, "prediction", (line,))] if line else []),
-            *([GAP, sources] if self.explain else [Details(len(sources.rows), "setting", (GAP, sources))]),
+            *([GAP, *sources] if self.explain else [Details(len(understood.sources), "setting", (GAP, *sources))]),
         )
         peak = f": predicted peak {format_bytes(found.peak_bytes)}" if found else ""
         show_page(Page(blocks, answer=answer_line(f"Would run {request_words(spec)}", peak)))
 
     def understood(self, understood: Understood) -> None:
         """Before anything starts, show the request in one line, and every problem that does not stop it."""
-        sources = (explanation(understood.spec, understood.sources),) if self.explain else ()
+        sources = explanation(understood.spec, understood.sources) if self.explain else ()
         narrate(Line(request_words(understood.spec), whole=True), finding_lines(understood.findings), *sources)
 
     def warn_of_misfit(self, understood: Understood, kept: KeptPrediction) -> None:

@@ -104,11 +104,11 @@ def case_table(cases: Sequence[CaseVerdict]) -> Table:
         (Column("Case", whole=True), lambda case: Span(case.planned.name, link=f"#{quote(anchor(case.planned.name))}")),
         (Column("Outcome"), lambda case: Span(outcome_text(case), _style(case))),
         (Column("TFLOP/s/GPU", right=True), _speed),
-        (Column("Golden", right=True, drop=2, detail=True, lost=True),
+        (Column("Golden", right=True, drop=2, detail=True),
          lambda case: figure(BY_NAME[SPEED], found.golden if (found := finding_of(case, SPEED)) else None)),
         (Column("Change", right=True), _change),
-        (Column("Peak memory", right=True, drop=1, lost=True), _memory),
-        (Column("Remark", drop=5, long=True, lost=True), remark_text),
+        (Column("Peak memory", right=True, drop=1), _memory),
+        (Column("Remark", drop=5, long=True), remark_text),
     ]
     # fmt: on
     return tabled(cases, columns)

@@ -165,7 +165,7 @@ def _page(planned: "Planned", request: "PlanRequest", how: PlanOptions) -> "Page
     more: list[Block] = nearest_blocks(planned.nearest_golden)
     more += [exact_section(setting.recompute, setting.stages) for setting in planned.exact]
     if how.explain:
-        more += [GAP, explanation(first.settled.spec, first.settled.sources)]
+        more += [GAP, *explanation(first.settled.spec, first.settled.sources)]
     page = replace(page, blocks=(*stop_lines((planned.judged or first).settled.notes), *page.blocks, *more))
     return with_columns(page, _columns(how)) if how.columns else page
 

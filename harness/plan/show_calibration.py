@@ -64,7 +64,7 @@ def _errors(runs: Sequence[RunErrors]) -> Table:
 
     errors = [
         (
-            Column(f"{what.capitalize()} {when}".replace("_", " "), right=True, drop=drop, lost=True),
+            Column(f"{what.capitalize()} {when}".replace("_", " "), right=True, drop=drop),
             read(f"{what}_{when}"),
         )
         for drop, what in enumerate(("peak", "time"))

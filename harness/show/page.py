@@ -112,7 +112,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Column:
-    """``drop``: the highest leave a narrow terminal first (``lost``: by name). ``detail``: -v only. ``long``: folds."""
+    """``drop``: the highest leave a narrow terminal first, by name. ``detail``: -v only. ``long``: folds."""
 
     title: str
     right: bool = False
@@ -120,17 +120,15 @@ class Column:
     optional: bool = False
     long: bool = False
     whole: bool = False
-    lost: bool = False
     detail: bool = False
 
 
 @dataclass(frozen=True)
 class Table:
-    """Cells are texts or styled spans. Where columns are dropped, ``instead`` stands below. ``whole``: never folded."""
+    """Cells are texts or styled spans. ``whole``: never folded."""
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[Words, ...], ...]
-    instead: "tuple[Block, ...]" = ()
     whole: bool = False
 
     def filled(self) -> "Table":
@@ -302,12 +300,10 @@ _Item = TypeVar("_Item")
 def tabled(
     items: Iterable[_Item],
     columns: Sequence[tuple[Column, Callable[[_Item], Words]]],
-    *,
-    instead: tuple[Block, ...] = (),
 ) -> Table:
     """Return a row per item, read column by column."""
     rows = tuple(tuple(read(item) for _, read in columns) for item in items)
-    return Table(tuple(column for column, _ in columns), rows, instead)
+    return Table(tuple(column for column, _ in columns), rows)
 
 
 def listing(lines: Iterable[str], *, style: Style = "plain", hang: int = 2) -> Listing:

@@ -10,7 +10,7 @@ from harness.experiment.rules.rule import Finding
 from harness.launch.environment_rows import EXPORTS, STOPS
 from harness.records.run import RunRecord
 from harness.resolve.recipe import ASSUMED, LAID_OUT, NO_EFFECT, UNPREDICTED
-from harness.show.page import Column, Facts, Line, Listing, Table
+from harness.show.page import GAP, Column, Facts, Gap, Line, Listing, Table, table
 from harness.units import counted, sentence, walked
 
 if TYPE_CHECKING:
@@ -111,15 +111,16 @@ def finding_lines(findings: Iterable[Finding]) -> Listing:
     return Listing(tuple(f"{words[f.severity]}: {f.id}: {f.message}; {f.fix}" for f in shown))
 
 
-def explanation(spec: ExperimentSpec, sources: Mapping[str, str]) -> Table:
-    """Return every setting with its source and its value; defaults last."""
+def explanation(spec: ExperimentSpec, sources: Mapping[str, str]) -> tuple[Table, Gap, Table]:
+    """Return the settings that a source gives, with it and their values, and those that are defaults."""
     every = walked(spec.model_dump(mode="json"))
     values = {path: ",".join(map(str, each)) or "none" if isinstance(each, list) else each for path, each in every}
     values["recompute"] = spec.recompute.text
-    named = sorted(sources.items(), key=lambda item: (item[1] == "default", item[0]))
-    return Table(
-        (Column("Setting"), Column("Source", drop=1), Column("Value", long=True)),
-        tuple((path, source, str(_value(values, path, source))) for path, source in named),
+    rows = [(path, source, str(_value(values, path, source))) for path, source in sorted(sources.items())]
+    return (
+        table(("Setting", "Source", Column("Value", long=True)), (row for row in rows if row[1] != "default")),
+        GAP,
+        table(("Default", Column("Value", long=True)), (row[::2] for row in rows if row[1] == "default")),
     )
 
 

@@ -158,11 +158,9 @@ class _Writer:
             return
         shown, dropped = fitting(table, self._console.width)
         self._whole(_rich_table(shown, widths(shown, self._console.width)))
-        missing = [column.title for column in dropped if column.lost or not asked.instead]
-        if missing:
-            self._line(page.Line(f"Not shown at this width: {', '.join(missing)}", "dim", hang=2))
         if dropped:
-            self._blocks(asked.instead)
+            missing = ", ".join(column.title for column in dropped)
+            self._line(page.Line(f"Not shown at this width: {missing}", "dim", hang=2))
 
     def _whole(self, table: rich.table.Table) -> None:
         """Draw it as wide as its columns, without trailing blanks: rich would fold figures and paths."""

@@ -192,15 +192,6 @@ def test_a_terminal_drops_columns_before_it_breaks_figures_and_reports_it():
     ]  # fmt: skip
 
 
-def test_a_dropped_column_that_the_table_instead_does_not_hold_is_named():
-    columns = (Column("Cell", whole=True), Column("Step", drop=1), Column("Stage", drop=1, lost=True))
-    made = Table(columns, (("full:uniform:1 (control)", "12.5 s", "0"),), instead=("Steps: 12.5 s",))
-
-    assert [line.rstrip() for line in at_terminal(Page((made,)), 32).splitlines()] == [
-        "Cell", "full:uniform:1 (control)", "Not shown at this width: Stage", "Steps: 12.5 s",
-    ]  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("name", "width", "figure", "folded"),
     [
@@ -215,14 +206,6 @@ def test_names_are_folded_where_a_table_finds_no_room_and_figures_stay_whole(nam
 
     first, *rest = folded
     assert cells(Page((made,)), width) == [["Name", "Step"], [first, figure], *([each] for each in rest)]
-
-
-def test_what_stands_instead_of_dropped_columns_is_shown_only_then():
-    made = Table((Column("Case"), Column("Remark", drop=1, long=True)), (("a", "word " * 20),), ("a: word",))
-
-    assert at_terminal(Page((made,)), 20).splitlines()[-1] == "a: word"
-    assert "a: word" not in at_terminal(Page((made,)), 60)
-    assert "a: word" not in piped(Page((made,)))
 
 
 def test_an_optional_column_without_a_word_is_left_out():

@@ -86,16 +86,18 @@ def test_every_setting_is_shown_with_its_source_and_defaults_come_last(make_spec
         "batch.seq_length": "llama3_70b.yaml:30",
         "variant": "--variant fsdp",
     }
-    rows = explanation(make_spec(env={"NCCL_DEBUG": "WARN"}), sources).rows
+    given, _, defaults = explanation(make_spec(env={"NCCL_DEBUG": "WARN"}), sources)
+    rows = given.rows
     assert [row[0] for row in rows] == [
-        "batch.seq_length", "env.NCCL_DEBUG", "model.num_layers", "recompute", "variant", "parallelism",
+        "batch.seq_length", "env.NCCL_DEBUG", "model.num_layers", "recompute", "variant",
     ]  # fmt: skip
     assert rows[0][1:] == ("llama3_70b.yaml:30", "4096")
     assert rows[1][1:] == ("-E", "WARN")
     assert rows[3][1:] == ("--recompute_modules", "core_attn")
     assert rows[4][1:] == ("--variant fsdp", "fsdp")
-    assert rows[5][1] == "default"
-    assert "tensor_model_parallel_size 4" in rows[5][2]
+    [(path, value)] = defaults.rows
+    assert path == "parallelism" and "tensor_model_parallel_size 4" in value
+    assert not any(column.drop for column in given.columns)  # a narrow terminal keeps the sources
 
 
 def run_document(record, golden=None):
