@@ -86,15 +86,16 @@ def precision(words: Words, bf16: str, fp8: str, fp4: str, recipe: str, fp16: st
     if rows is None:
         words.refuse(recipe, f"no such value {kind!r}", f"known: {', '.join(FP8_RECIPES)}")
         return None
-    return _gathered(words, low, kind, rows, gathers) if gathers else rows[0].name
+    return _gathered(words, low, rows, gathers) if gathers else rows[0].name
 
 
-def _gathered(words: Words, low: str, kind: str, rows: Sequence[Precision], gathers: Sequence[str]) -> str | None:
+def _gathered(words: Words, low: str, rows: Sequence[Precision], gathers: Sequence[str]) -> str | None:
     is_gathered = any_of(words, *(name for name in gathers if name.startswith(f"{low}_param")))
     fitting = (row.name for row in rows if bool(row.transformer_config.get(f"{low}_param")) == is_gathered)
     name = next(fitting, None)
     if name is None:
-        words.refuse(low, f"{kind} with parameters gathered so is not modelled", f"change --{low}-param-gather")
+        what, remedy = ("with", "leave out") if is_gathered else ("without", "add")
+        words.refuse(low, f"not modelled {what} parameters gathered in {low.upper()}", f"{remedy} --{low}-param-gather")
     return name
 
 
@@ -146,7 +147,8 @@ def recompute(
             name = own[str(fault.keys[0])]
             if fault.is_missing:
                 shown = f"--{name}".replace("_", "-") if selective else name
-                words.refuse(granularity, f"{kind} recompute needs {shown}", f"add {shown}")
+                needed = "uniform or block" if name == method else "1 or more"
+                words.refuse(granularity, f"{kind} recompute needs {shown}", f"add {shown}: {needed}")
             else:
                 words.refuse(name, fault.message, fault.remedy)
         return None

@@ -128,7 +128,7 @@ class _Reading:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if is_number and abs(value) <= _LARGEST:
             return float(value)
-        if keys[-1] in _MAY_BE_NAN and isinstance(value, float):
+        if keys[-1] in _MAY_BE_NAN and isinstance(value, float) and not math.isfinite(value):
             return math.nan
         if value is not None:
             self.refuse(*keys, f"{_shown(value)} is not a number up to {_LARGEST:g}")

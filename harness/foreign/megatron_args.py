@@ -30,9 +30,10 @@ from harness.foreign.megatron_fields import REQUIRED, arguments_layer
 from harness.foreign.shell_script import Script, Word, read_script
 from harness.foreign.words import Given
 from harness.records.reading import PlainValue, read_text
+from harness.records.redact import redact
 from harness.records.strict_yaml import table_in
 from harness.resolve.options import options_layer
-from harness.resolve.recipe import STDIN, ForeignSource, Layer, Request, Setting
+from harness.resolve.recipe import ASSUMED, STDIN, ForeignSource, Layer, Request, Setting
 from harness.units import shortened
 
 MOST_BYTES = 8 << 20
@@ -64,6 +65,9 @@ def read(source: ForeignSource, request: Request) -> Layer:
         note = f"{found.label}: {Path(found.program).name} is read as {_MODEL}.py, by its arguments alone"
         layer["model.hidden_size"] = replace(layer["model.hidden_size"], note=note)
     _complete_batch(layer, request)
+    if found.assumed:
+        note = f"{ASSUMED}: {shortened(found.assumed, 200)}; defaults of {found.label}, where your shell may set others"
+        layer["model.num_attention_heads"] = replace(layer["model.num_attention_heads"], note=note)
     return layer
 
 
@@ -113,16 +117,27 @@ def _of_yaml(text: str, label: str) -> Arguments:
         raise BadRequestError(message, remedy="write lines of NAME: VALUE below MODEL_ARGS and ENV_VARS") from error
     numbers = {line.partition(":")[0].strip(): number for number, line in enumerate(text.splitlines(), 1)}
     words: list[Word] = []
+    problems = Problems()
     for option, value in sections[0].items():
-        written = value if isinstance(value, list) else [value.strip()]
-        if isinstance(value, str) and re.fullmatch(r"\[[^]]+\]", value.strip()):
-            written = value.strip()[1:-1].split()
-        written = [] if written == ["true"] else written
-        words += [Word(each, numbers.get(option, 1)) for each in (option, *written)]
+        line = numbers.get(option, 1)
+        with problems.collecting():
+            words += [Word(each, line) for each in (option, *_written(value, f"{label}:{line}: {option}"))]
+    problems.raise_if_any()
     found = from_words(words, label)
     found.is_test = found.is_started = True
-    found.environment = _of_step((name, str(value), f"{label}:{numbers[name]}") for name, value in sections[1].items())
+    places = {name: f"{label}:{numbers[name]}" if name in numbers else label for name in sections[1]}
+    found.environment = _of_step((name, str(value), places[name]) for name, value in sections[1].items())
     return found
+
+
+def _written(value: str | list[object] | dict[str, object], place: str) -> list[str]:
+    if isinstance(value, str):
+        text = value.strip()
+        return text[1:-1].split() if re.fullmatch(r"\[[^]]+\]", text) else [text] * (text.lower() != "true")
+    texts = [each for each in value if isinstance(each, str)]
+    if isinstance(value, dict) or len(texts) < len(value):
+        raise BadRequestError(f"{place}: is neither a text nor a list of texts", remedy="write NAME: VALUE")
+    return texts
 
 
 def _text_of(source: ForeignSource) -> str:
@@ -167,7 +182,9 @@ def _of_script(text: str, label: str) -> Arguments:
         raise BadRequestError(
             f"{label}:{where}: {shortened(what)}: only a shell can read it", remedy=captured_by(label)
         )
-    found = _given(_one_of(launches, label), label)
+    words = _one_of(launches, label)
+    found = _given(words, label)
+    found.assumed = ", ".join(dict.fromkeys(redact(each) for word in words for each in word.assumed))
     found.environment = _of_step((name, word.text, f"{label}:{word.line}") for name, word in script.exported.items())
     return found
 

@@ -100,12 +100,13 @@ def _defaults() -> Mapping[str, PlainValue]:
 
 @dataclass
 class Arguments(Words):
-    """Arguments by name. ``is_whole``: a job printed all; ``is_started``: the file starts a program."""
+    """Arguments by name. ``assumed``: a script's defaults; ``is_whole``: a job printed all; ``is_started``: it runs."""
 
     defaults: Mapping[str, PlainValue] = field(default_factory=_defaults)
     absent: str = "default of Megatron-LM"
     num_gpus: Given | None = None
     environment: dict[str, Given] = field(default_factory=dict)
+    assumed: str = ""
     program: str = ""
     is_whole: bool = False
     is_test: bool = False

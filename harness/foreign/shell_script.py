@@ -28,10 +28,11 @@ _ENDS_ARGUMENTS = re.compile(r"[|&]|\d?(?:<(?!<)|>).*|&>.*")
 
 @dataclass(frozen=True)
 class Word:
-    """One word of a command, and its line."""
+    """One word of a command, and its line. ``assumed``: the defaults of variables in it, as ``GPUS=8``."""
 
     text: str
     line: int
+    assumed: tuple[str, ...] = ()
 
 
 @dataclass
@@ -82,7 +83,7 @@ def _assigned(word: Word, script: Script) -> tuple[str, Word]:
     if _COMPUTED.search(value):
         return name, Word(f"${name}", word.line)
     before = script.variables.get(name, Word(f"${name}", word.line)) if adds else Word("", word.line)
-    return name, Word(before.text + value, word.line)
+    return name, Word(before.text + value, word.line, before.assumed + word.assumed)
 
 
 def _commands(text: str, label: str) -> Iterator[list[Word]]:
@@ -117,21 +118,23 @@ def _parts(word: Word, *, is_first: bool, is_array: bool) -> tuple[list[Word], b
 
 def _expanded(word: Word, script: Script) -> list[Word]:
     """Put variables into a raw word and take its quotes off. Outside quotes, blanks of a value separate words."""
-    raw = word.text
+    raw, assumed = word.text, list[str]()
     elements = _ELEMENTS.fullmatch(raw)
     if elements and elements[2] in script.arrays:
         return script.arrays[elements[2]]
 
     def value(found: re.Match[str]) -> str:
         known = script.variables.get(found[1] or found[2])
+        assumed.extend(known.assumed if known else ())
         return known.text if known else found[0]
 
     def default(found: re.Match[str]) -> str:
         name, sign, usual = found.groups()
         known = script.variables.get(name)
         if known is None or (not known.text and ":" in sign):
-            known = Word(usual, word.line)
+            known = Word(usual, word.line, (f"{name}={usual}",))
             script.variables |= {name: known} if "=" in sign else {}
+        assumed.extend(known.assumed)
         return known.text
 
     def filled(text: str) -> str:
@@ -146,4 +149,4 @@ def _expanded(word: Word, script: Script) -> list[Word]:
         texts = [filled(part) for part in shlex.split(joined)]
     else:
         texts = filled(raw).split() if "$" in raw else shlex.split(raw)
-    return [Word(text, word.line) for text in texts]
+    return [Word(text, word.line, tuple(dict.fromkeys(assumed))) for text in texts]

@@ -94,6 +94,7 @@ def test_of_several_snapshots_the_newest_is_read_with_a_note(read, names, newest
         ('{"0": {"lm loss": NaN}}', "0: lm loss: NaN"),
         ('{"0": {"lm loss": 1e999}}', "0: lm loss: Infinity"),
         ('{"0": {}, "0": {}}', "duplicate key '0'"),
+        ({"0": {"GPU utilization": 2e18}}, "0: GPU utilization: 2e+18"),
         ({"0": {"GPU utilization": "fast"}}, '0: GPU utilization: "fast"'),
         ({"0": 3}, "0: "),
         ({"0": {}, "alloc": "25"}, 'alloc: "25"'),

@@ -38,6 +38,7 @@ def test_what_the_arguments_do_not_need_refuses_no_script(resolved):
         f"--master_addr $MASTER_ADDR)\nMODEL=({SMALLEST})\ntorchrun ${{LAUNCH[@]}} $HERE/pretrain_gpt.py \"${{MODEL[@]}}\""
         " --save $(mktemp) --data-path $1", num_gpus=None)  # fmt: skip
     assert found.spec.num_gpus == 2
+    assert any(note.startswith("assumed: GPUS=2, MASTER_ADDR=localhost; ") for note in found.notes)
 
 
 def test_the_environment_beside_a_captured_job_is_part_of_it(tmp_path):
@@ -156,6 +157,9 @@ def test_a_configuration_of_megatron_lms_tests_is_read(resolved, tmp_path):
     assert job_words(str(path)) == ["--megatron_args", str(path)]
     refused(lambda: resolved(TEST_CONFIGURATION.replace("recompute-modules", "tp")), "train.sh:14: --tp: ", num=None)
     refused(lambda: resolved("MODEL_ARGS: 3\n"), "not a configuration")
+    quoted = TEST_CONFIGURATION.replace("CUDA_DEVICE_MAX_CONNECTIONS", '"CUDA_DEVICE_MAX_CONNECTIONS"')
+    assert resolved(quoted.replace("bf16: true", "bf16: True")).spec == found.spec
+    refused(lambda: resolved(TEST_CONFIGURATION.replace("bf16: true", "bf16: {a: 1}")), "train.sh:11: --bf16: ")
 
 
 @pytest.mark.parametrize(
@@ -242,6 +246,7 @@ def test_the_line_that_only_a_shell_can_run_is_known(text, line):
 def test_defaults_that_a_command_takes_are_known():
     [command] = read_script("A=${GPUS:-8}\nB=${PORT:-1}\nrun -g $A ${N:-2}", "run.sh").commands
     assert [word.text for word in command] == ["run", "-g", "8", "2"]
+    assert [word.assumed for word in command] == [(), (), ("GPUS=8",), ("N=2",)]
 
 
 def test_exported_variables_are_known():
