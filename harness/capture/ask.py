@@ -72,5 +72,8 @@ def capture(
     lines = (Line(f"{job.args}  {job.env}", whole=True) for job in jobs)
     headline = f"CAPTURED: {counted(len(jobs), 'job')} of {shortened(title, 80)}"
     remarks = listing(f"Note: {note}" for note in notes)
-    page = Page((*lines, remarks, Code(f"Next: mbr-perf plan {jobs[0].args} -g h100")), answer=headline)
+    options = {word.partition("=")[0] for word in found.jobs[0].command}
+    size = "" if options & {"--vocab-size", "--padded-vocab-size", "--merge-file"} else " --vocab_size N"
+    following = Code(f"Next: mbr-perf plan {jobs[0].args} -g h100{size}")
+    page = Page((*lines, remarks, following), answer=headline)
     answer(lambda: CaptureDocument(jobs=jobs, notes=tuple(notes)), lambda: page, as_json=as_json)

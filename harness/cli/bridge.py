@@ -148,7 +148,7 @@ def _override_remedy(word: str) -> str:
     path, _, value = word.lstrip("+~").partition("=")
     if path.startswith("env_vars."):
         return f"use -E {shlex.quote(path.removeprefix('env_vars.') + '=' + value)}"
-    ours = next((row.path for row in rows_of("bridge") if path in row.names), "SECTION.FIELD")
+    ours = next((row.path for row in rows_of("bridge") if path in row.names), path)
     return "use --recompute" if ours == "recompute" else f"use --set {shlex.quote(f'{ours}={value}')}"
 
 

@@ -4,7 +4,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar
 
@@ -155,6 +155,10 @@ class JobCommand(WholeShortOptions):
             if not ctx.resilient_parsing:
                 _require_file(args[0])
             self._require_one_job(args[0], args := [*job_words(args[0]), *args[1:]])
+        for name, value in pairwise(spread(args, self.many)):
+            if name in self.many and name != "--calibrate" and Path(value).is_file():
+                line = f"{ctx.command_path} {value} {name} ..."
+                raise BadRequestError(f"{name} {value}: a file that describes the job stands first", remedy=line)
         ctx.allow_extra_args = True
         rest: list[str] = super().parse_args(ctx, args)
         if rest and not ctx.resilient_parsing:

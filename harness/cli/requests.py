@@ -79,7 +79,9 @@ def require_job(request: Request, *others: str) -> None:
         family, files = request.model_family_name, all_recipe_files(recipes_dir())
         if names := [str(file.name) for file in files if family in (file.name, file.family)]:
             remedy = f"-m takes a family; add the recipe's name: -mr {' or -mr '.join(names)}"
-        raise BadRequestError("the job is missing", remedy=", or ".join((remedy, *others)))
+        known = sorted({file.family for file in files if file.family})
+        slip = f"; -m {family}: no such family, {nearest(family, known)}" if family and not names else ""
+        raise BadRequestError(f"the job is missing{slip}", remedy=", or ".join((remedy, *others)))
 
 
 _OF_RECIPES = {"model_family_name": "-m", "variant": "-cv", "point_gpu": "--point_gpu"}

@@ -116,7 +116,8 @@ def _for_variant(
         return points, (f"{what} has no point but those of --variant {variants[0]}: using them",)
     if variant is None:
         raise BadRequestError(f"{what} has only variants", remedy=f"give --variant {' or '.join(variants)}")
-    raise BadRequestError(f"{what} has no variant '{variant}'", remedy=nearest(variant, variants or ("none",)))
+    remedy = nearest(variant, variants) if variants else "leave --variant out: there are none"
+    raise BadRequestError(f"{what} has no variant '{variant}'", remedy=remedy)
 
 
 def _for_dtype(

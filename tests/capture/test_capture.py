@@ -59,6 +59,12 @@ def test_plan_and_check_take_a_captured_job(captured, mbr_perf, monkeypatch):
     assert spec["env"]["CUDA_DEVICE_MAX_CONNECTIONS"] == "1"
 
 
+def test_the_next_command_asks_for_a_vocabulary_that_the_job_does_not_say(mbr_perf, tmp_path):
+    for option, ends in (("--vocab-size=9", "-g h100"), ("--seq-length=9", "--vocab_size N")):
+        done = mbr_perf("capture", "--out", tmp_path, "--", "bash", SCRIPTS / "exec_passes_arguments_on.sh", option)
+        assert next(line for line in done.out.splitlines() if line.startswith("Next: ")).endswith(ends)
+
+
 def test_every_job_of_a_loop_is_captured_in_place_of_an_earlier_capture(captured):
     captured("loop_over_jobs.sh")
     jobs, _ = captured("loop_over_jobs.sh")

@@ -144,7 +144,8 @@ def test_options_of_slurm_do_nothing_where_nothing_starts(command, typed):
         ("-cb one two", "-cb: ", "image"),
         ("model.num_layers=2", "model.num_layers=2: ", "--set model.num_layers=2"),
         ("++env_vars.FOO=1", "++env_vars.FOO=1: ", "-E FOO=1"),
-        ("train.train_iters=10", "train.train_iters=10: ", "--set SECTION.FIELD=10"),
+        ("kernels.moe_router_fusion=true", "kernels.moe_router_fusion=true: ", "--set kernels.moe_router_fusion=true"),
+        ("--max_retries 3", "--max_retries: ", "nightly"),
     ],
 )
 def test_what_mbr_perf_does_not_take_is_refused_with_what_to_use_instead(row):

@@ -116,6 +116,7 @@ def test_a_file_behind_an_option_of_several_values_is_refused_with_the_right_ord
     answer = mbr_perf("plan", "--over", "tp=2,4", str(script))
     assert (answer.code, answer.out) == (2, "")
     assert f"mbr-perf plan {script} --over" in answer.err
+    assert mbr_perf("plan", "--only", "none", str(script), "-g", "h100").code == 2
     assert mbr_perf("check", "llama3_8b", "-g", "cpu").code == 0
 
 
@@ -124,5 +125,7 @@ def test_a_job_behind_an_option_is_refused_and_a_missing_file_is_no_recipe(mbr_p
     assert behind.code == 2 and "mbr-perf plan JOB " in behind.err
     assert mbr_perf("plan", "llama3_8b", "-g", "h100", "llama3_70b").code == 2
     assert mbr_perf("check", "llama3_70b", "-mr", "llama3_8b", "-g", "h100").code == 2
+    slip = mbr_perf("plan", "-m", "lama", "-g", "h100")
+    assert slip.code == 2 and "-m lama" in slip.err and "'llama'" in slip.err
     missing = mbr_perf("plan", "nofile.sh", "-g", "h100")
     assert missing.code == 2 and missing.err.startswith("error: nofile.sh: ")
