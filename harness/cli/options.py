@@ -68,7 +68,8 @@ def options(panel: str | Mapping[str, str] | None = None) -> Callable[[type[_Gro
 Json = Annotated[bool, flag("One JSON document on stdout.", "--json")]
 Explain = Annotated[bool, flag("Print the source of every setting.", "--explain")]
 GoldenDir = Annotated[Path | None, option("DIR", "Folder of goldens. Default: results/golden.", "--golden_dir")]
-Results = Annotated[Path | None, option("DIR", "Where results are kept. Default: ./results.", "--results_dir")]
+Results = Annotated[Path | None, option("DIR", "Where results are kept. Default: results of the checkout, "
+    "else ./results.", "--results_dir")]
 
 
 @options({

@@ -11,6 +11,8 @@ from harness.predict.time_model import StepTime
 from harness.show.page import Line, Span, answer_line
 from harness.units import GIB, MIB, counted, format_percent, format_seconds, sentence
 
+_WIDE = 0.25
+
 
 def answer_of(plan: Plan, use: str = "", more: Sequence[str] = (), keep: Sequence[str] = ()) -> Line:
     """Return line 1. ``use``: what to use if not the recommended setting, then ``more``; ``keep`` is never left out."""
@@ -58,10 +60,18 @@ def speed_texts(row: Row, *, is_control: bool) -> list[str]:
     """Return the seconds of a step, what it costs against no recompute unless that ``is_control``, and its rate."""
     if (found := row.prediction) is None:
         return []
-    texts = [f", {format_seconds(found.time.likely_s)} a step"] if found.time else []
+    texts = [f", {_step_text(found.time)}"] if found.time else []
     if row.overhead is not None and not is_control:
         texts.append(f", {format_percent(row.overhead)} {'time' if found.time else 'FLOPs'}")
     return [*texts, f", {found.tflops_per_gpu:.0f} TFLOP/s/GPU"] if found.tflops_per_gpu else texts
+
+
+def _step_text(time: StepTime) -> str:
+    """Return the seconds of a step; with their range where an end is further than ``_WIDE`` from the figure."""
+    if max(1 - time.low, time.high - 1) <= _WIDE:
+        return f"{format_seconds(time.likely_s)} a step"
+    likely, ends, unit = seconds_in_unit(time)
+    return f"~{likely} {unit} a step ({ends})"
 
 
 def seconds_in_unit(time: StepTime) -> tuple[str, str, str]:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from math import isfinite
 
 from harness.measure.understanding import with_stop
 from harness.plan.answer import answer_of, size_unit
@@ -141,7 +142,9 @@ def _faster(best: Layout, layouts: Sequence[Layout]) -> tuple[str, Row] | None:
 def news(progress: Counting, known: Searched) -> None:
     """Show how far a search has come, and the best layout so far."""
     best = min((each for each in known.tried.values() if each.row), key=lambda each: each.rank, default=None)
-    text = f"best so far: {best.name}, {format_seconds(best.seconds)} a step" if best else "none fits so far"
+    text = f"best so far: {best.name}" if best else "none fits so far"
+    if best and isfinite(best.seconds):  # the time of a CPU is not predicted
+        text += f", {format_seconds(best.seconds)} a step"
     progress(sum(known.counts.values()), known.num_layouts, text)
 
 

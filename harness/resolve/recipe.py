@@ -17,7 +17,7 @@ from harness.experiment.model import Gpus
 from harness.experiment.recompute import UniformRecompute
 from harness.experiment.recompute_plan import PlannedRecompute
 from harness.experiment.user_buffers import UserBuffers
-from harness.records.faults import Fault, faults, models_in
+from harness.records.faults import TYPES, Fault, faults, models_in
 from harness.records.reading import PlainValue, path_text
 from harness.records.refusing import one_of
 from harness.units import counted
@@ -132,10 +132,17 @@ def _explained(fault: Fault, layer: Layer, place: str) -> tuple[str, str]:
     if leaf is None and fault.is_missing:
         return f"{place}.{path}: missing", f"write {path} in the recipe, or give it as an option"
     if leaf is None:  # values of a section do not fit together
-        return f"{place}.{path}: {fault.message}", "change one of the values it names"
+        of_section = [setting.source for known, setting in layer.items() if known.startswith(f"{path}.")]
+        options = sorted({source for source in of_section if source.startswith("-")})
+        given = f" (given: {', '.join(options)})" * bool(options)
+        return f"{place}.{path}: {fault.message}{given}", "change one of the values it names"
     setting = layer[leaf]
     source = f"{setting.source}: {setting.where}" if setting.where else setting.source
-    return f"{source}{path.removeprefix(leaf)}: {fault.message}", fault.remedy
+    is_typed = fault.remedy == TYPES and not setting.where and not setting.from_command_line
+    remedy = (
+        f"correct it there{f', or set {leaf} with --set' * (leaf in settable_paths())}"  # in another program's file
+    )
+    return f"{source}{path.removeprefix(leaf)}: {fault.message}", remedy if is_typed else fault.remedy
 
 
 def sources_of(spec: ExperimentSpec, layer: Layer) -> dict[str, str]:

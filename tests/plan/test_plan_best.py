@@ -169,8 +169,8 @@ def test_one_command_avoids_all_rules_that_refuse_a_point(mbr_perf):
 
 
 @pytest.mark.parametrize(("options", "broken"), [
-    (("deepseek_v3", "-pp", "32", "-vp", "2"), {"P08": "use -pp and -vp that divide", "A03": "use a multiple of 2048 GPUs"}),
-    (("llama3_70b", "-pp", "3"), {"P08": "use -pp and -vp that divide", "A01": "use a multiple of 24 GPUs"}),
+    (("deepseek_v3", "-pp", "32", "-vp", "2"), {"P08": "use another -pp, or set pipeline_model_parallel_layout", "A03": "use a multiple of 2048 GPUs"}),
+    (("llama3_70b", "-pp", "3"), {"P08": "use -pp 2, 4 or 8, or ", "A01": "use a multiple of 24 GPUs"}),
 ])  # fmt: skip
 def test_a_model_that_cannot_be_cut_is_told_with_all_other_problems(mbr_perf, options, broken):
     errors = json.loads(mbr_perf("plan", "-g", "h100", "-mr", *options, "--json").out)["errors"]

@@ -139,7 +139,7 @@ def test_set_reaches_any_field(load, assignment, read, value):
         ({"cuda_graph_scope": "atn"}, ["--cuda_graph_scope[0]: ", "'atn'", "'attn'"]),
         ({"cuda_graph_impl": "none", "cuda_graph_scope": "attn"}, ["--cuda_graph_impl none", "--cuda_graph_scope attn"]),
         ({"seq_length": 1}, ["--seq_length: ", " 2, ", " 1"]),
-        ({"hidden_size": 66}, ["hidden_size 66 ", "num_attention_heads 4"]),
+        ({"hidden_size": 66}, ["hidden_size 66 ", "num_attention_heads 4", "--hidden_size)"]),
     ],
 )  # fmt: skip
 def test_a_wrong_option_is_named(load, options, parts):

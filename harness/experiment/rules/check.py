@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 
-from harness.errors import BadRequestError, nearest, raise_all
+from harness.errors import BadRequestError, raise_all
 from harness.experiment.effective import settled_implementation
 from harness.experiment.experiment import ExperimentSpec, OffloadSpec
 from harness.experiment.recompute import FullRecompute, policy_of_layer
@@ -75,10 +75,8 @@ def check(
     ``force`` names errors to override; BadRequestError for an unknown id.
     """
     known = {rule.id for rule in RULES}
-    unknown = sorted(force - known)
-    raise_all(
-        [BadRequestError(f"--force {name}: no such rule", remedy=nearest(name.upper(), known)) for name in unknown]
-    )
+    remedy = "`mbr-perf check` names the violated rules; `mbr-perf rules list` prints all"
+    raise_all([BadRequestError(f"--force {name}: no such rule", remedy=remedy) for name in sorted(force - known)])
     findings = [
         finding
         for each in _each_setting(spec)
@@ -88,6 +86,7 @@ def check(
     ]
     findings = [*{(finding.id, finding.message): finding for finding in findings}.values()]
     findings = [_noted(finding, launcher) for finding in findings]
+    findings = parallel.one_cause(findings, Situation(spec, software, settled_implementation(spec)), force)
     findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
     return tuple(
         finding.model_copy(update={"overridden": True})

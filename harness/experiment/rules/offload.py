@@ -47,13 +47,44 @@ def _absent_parts(s: Situation) -> Values | None:
     return joined(absent=absent) if s.uses_te else None
 
 
-def _graph_offload_conflict(s: Situation) -> bool:
-    """Return whether megatron-core from 0.18 on refuses the graphs: from 0.19 on local ones may leave experts out."""
+def _graph_offload_conflict(s: Situation) -> Values | None:
+    """Return the first refusal of megatron-core from 0.18 on, in its order."""
     if not s.spec.offload.offload_modules or s.graph.impl == "none":
-        return False
-    leaves_experts_out = bool(s.graph.scope) and _named(s) <= _INSIDE_EXPERTS and not s.mcore_before("0.19")
-    captured = s.graphs_iteration or "moe" in s.graph.scope or (s.graphs_locally and not leaves_experts_out)
-    return captured or s.graph.warmup_steps == 0
+        return None
+    if s.graphs_locally and (refused := _local_graph_offload_conflict(s)):
+        return refused
+    if "moe" in s.graph.scope:
+        text = "Token-drop MoE is temporarily not supported with activation offloading."
+        return {"why": "the moe scope captures the modules to offload", "mcore": text}
+    if s.graph.warmup_steps == 0:
+        text = "cuda_graph_warmup_steps must be greater than 0"
+        return {"why": "cuda_graph.warmup_steps is 0", "mcore": text}
+    if s.graphs_iteration:
+        must = "a non-negative integer" if s.mcore_before("0.20.0dev0") else "set"
+        text = (
+            f"fine_grained_offloading_max_inflight_offloads must be {must} when using fine-grained activation "
+            "offloading with full-iteration CUDA graphs"
+        )
+        return {"why": "a captured iteration needs a limit that mbr-perf does not set", "mcore": text}
+    return None
+
+
+def _local_graph_offload_conflict(s: Situation) -> Values | None:
+    """Return the refusal. Before 0.19 no module is allowed; later, modules in experts outside captured layers."""
+    if s.mcore_before("0.19"):
+        text = "fine-grained activation offloading is only supported with transformer_engine CUDA graph"
+        return {"why": f"megatron-core {s.mcore_name} offloads with transformer_engine graphs only", "mcore": text}
+    outside = sorted(_named(s) - _INSIDE_EXPERTS)
+    if outside:
+        text = (
+            "fine-grained activation offloading with cuda_graph_impl='local' only supports offload_modules "
+            f"'expert_fc1', 'moe_act', and 'fused_group_mlp'. Unsupported offload_modules: {outside}."
+        )
+        return {"why": f"local graphs do not allow {', '.join(outside)}", "mcore": text}
+    if not s.graph.scope:
+        text = "cuda_graph_impl='local' is not supported with whole-layer CUDA graph"
+        return {"why": "whole layers are captured", "mcore": text}
+    return None
 
 
 RULES = (
@@ -105,9 +136,9 @@ RULES = (
          "drop moe, or do not offload {inside}",
          f"Megatron-LM main {CONFIG}:2165", "source", "{mcore}"),
     Rule("F11", "error", _graph_offload_conflict,
-         "offload_modules does not work with {s.graph.impl} CUDA graphs that capture these modules or do not warm up",
-         "use --cuda_graph_impl transformer_engine --cuda_graph_scope attn, or drop the graphs or offload_modules",
-         f"Megatron-LM main {CONFIG}:2930", "source", since="0.18"),
+         "offload_modules with {s.graph.impl} CUDA graphs: {why}",
+         "drop the graphs, or drop offload_modules",
+         f"Megatron-LM main {CONFIG}:2930", "source", "{mcore}", since="0.18"),
     Rule("F12", "warning", _absent_parts,
          "offload_modules {absent}: no layer of this model has them as separate modules",
          "drop them",

@@ -1,7 +1,16 @@
 """Rules for parallel sizes, pipeline layout and batch that megatron-core's configs, groups and schedules refuse."""
 
+from collections.abc import Callable, Collection, Iterable, Sequence, Set
+from dataclasses import replace
+
 from harness.experiment.layout_text import LAYER_CODES
-from harness.experiment.rules.rule import ARGUMENTS, CONFIG, Evidence, Predicate, Rule, Situation, Values
+from harness.experiment.rules.rule import ARGUMENTS, CONFIG, Evidence, Finding, Predicate, Rule, Situation, Values
+
+_CUT = {
+    "P08": ("pipeline_model_parallel_size", "-pp {}", "another -pp"),
+    "P09": ("virtual_pipeline_model_parallel_size", "-vp none or {}", "-vp none"),
+}
+"""What a rule of layouts asks to divide: the field, and what to type where sizes of it fit and where none does."""
 
 
 def _layout(rule: str) -> Predicate:
@@ -9,9 +18,29 @@ def _layout(rule: str) -> Predicate:
         error = s.layout_error
         if error is None or error.rule != rule:
             return None
-        return {"problem": error.message, "mcore": error.mcore_text}
+        known: Values = {"problem": error.message, "mcore": error.mcore_text}
+        return known | (_other_cut(s, *_CUT[rule]) if rule in _CUT else {})
 
     return fires
+
+
+def _other_cut(s: Situation, name: str, typed: str, otherwise: str) -> Values:
+    """Return what to type: the sizes that fit, or ``otherwise``."""
+
+    def is_uncut(other: Situation) -> bool:
+        uneven = other.pp != s.pp and (_world_indivisible(other) or _expert_grid_indivisible(other))
+        return bool(other.layout_error or uneven)
+
+    sizes = _sizes(s, name, range(2, s.spec.model.num_layers + 1), is_uncut)
+    return {"sizes": typed.format(sizes) if sizes else otherwise}
+
+
+def _sizes(s: Situation, name: str, sizes: Iterable[int], is_broken: Callable[[Situation], bool]) -> str:
+    """Name the sizes of one kind of parallelism with which the request is not broken."""
+    parts = ((size, s.spec.parallelism.model_copy(update={name: size})) for size in sizes)
+    others = ((size, replace(s, spec=s.spec.model_copy(update={"parallelism": part}))) for size, part in parts)
+    *first, last = [str(size) for size, other in others if not is_broken(other)] or [""]
+    return f"{', '.join(first)} or {last}" if first else last
 
 
 def _of_layout(rule: str, fix: str, source: str, evidence: Evidence = "run") -> Rule:
@@ -126,10 +155,8 @@ RULES = (
          "{s.moe.num_moe_experts} experts cannot be split over EP {s.ep}",
          "use an expert_model_parallel_size that divides the experts",
          "transformer/moe/moe_layer.py:101; " + ARGUMENTS, "run", "Number of experts should be a multiple of expert"),
-    _of_layout("P08", "use -pp and -vp that divide num_layers, or set pipeline_model_parallel_layout",
-               "transformer_block.py:155"),
-    _of_layout("P09", "use -vp none or one that divides a stage's layers, or set pipeline_model_parallel_layout",
-               "transformer_block.py:174"),
+    _of_layout("P08", "use {sizes}, or set pipeline_model_parallel_layout", "transformer_block.py:155"),
+    _of_layout("P09", "use {sizes}, or set pipeline_model_parallel_layout", "transformer_block.py:174"),
     _of_layout("P10", "keep one of the two", f"{CONFIG}:1294"),
     _of_layout("P11", "write where embedding and loss are in the layout", f"{CONFIG}:1305"),
     _of_layout("P12", "write PP x VP stages, each ended by '|' but the last",
@@ -237,3 +264,33 @@ RULES = (
          "use a tensor_model_parallel_size within one node",
          "mbr-perf", "harness"),
 )  # fmt: skip
+
+_DIVIDED: dict[str, Callable[[Situation], str]] = {
+    "P03": lambda s: f"{s.spec.model.num_attention_heads} heads",
+    "P04": lambda s: f"{s.spec.model.query_groups} query groups",
+    "S02": lambda s: f"FFN width {_uneven_ffn(s)}",
+    "A17": lambda s: f"{s.spec.batch.seq_length // s.cp} tokens",
+    "A01": lambda s: f"{s.spec.num_gpus} GPUs",
+}
+"""What a tensor parallel size divides, by the rule that demands it."""
+
+
+def one_cause(findings: Sequence[Finding], s: Situation, force: Set[str]) -> list[Finding]:
+    """Merge the errors of one tensor parallel size into the first of them, which names the sizes that divide all."""
+    broken = {each.id: each for each in findings if each.id in _DIVIDED.keys() - force}
+    if s.spec.num_gpus % s.tp == 0:
+        broken.pop("A01", None)
+    first = next((broken[name] for name in ("P03", "P04", "S02") if name in broken), None)
+    if first is None:
+        return list(findings)
+    merged = _of_size(first, broken, s)
+    return [merged if each is first else each for each in findings if each is first or each.id not in broken]
+
+
+def _of_size(first: Finding, broken: Collection[str], s: Situation) -> Finding:
+    what = ", ".join(text(s) for name, text in _DIVIDED.items() if name in broken)
+    rules = [row for row in RULES if row.id in _DIVIDED]
+    sized = range(1, s.spec.gpus_per_node + 1)
+    sizes = _sizes(s, "tensor_model_parallel_size", sized, lambda other: any(row.judge(other) for row in rules))
+    fix = f"use -tp {sizes}" if sizes else "use a size that divides them"
+    return first.model_copy(update={"message": f"TP {s.tp} does not divide {what}", "fix": fix})

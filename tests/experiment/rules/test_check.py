@@ -126,3 +126,8 @@ def test_bridge_requests_are_judged_as_recorded_and_as_bridge_does_unless_the_re
 def test_a_request_for_no_gpus_does_not_construct(request_for):
     with pytest.raises(ValidationError, match="num_gpus"):
         request_for("dense", num_gpus=0)
+
+
+def test_a_tensor_size_that_divides_nothing_is_one_error_with_the_sizes_that_divide_all(judge):
+    [found] = [f for f in judge("dense", {"num_gpus": 8, "tp": 3, "sp": True}) if f.blocks]
+    assert (found.id, found.fix) == ("P03", "use -tp 1, 2, 4 or 8")
