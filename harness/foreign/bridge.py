@@ -149,7 +149,8 @@ def _require_model(container: Container) -> None:
     place, name = container.place("model"), container.target("model")
     module = name.rpartition(".")[0].removeprefix(_BRIDGE)
     if name and (module not in _TABLE["models"].split() or "Llama4" in name):
-        message = f"{place}: mbr-perf cannot train {name}"
+        found = (why for pattern, why in _TABLE["other_models"].items() if re.search(pattern, name, re.IGNORECASE))
+        message = f"{place}: mbr-perf cannot train {name}: the model {next(found, 'is unknown')}"
         raise BadRequestError(message, remedy="give a GPT model of language only, dense or with experts")
     if container.value("peft") is not None and container.target("peft") != _ADAPTERS:
         kind = container.target("peft").rpartition(".")[2] or "an adapter"

@@ -110,7 +110,7 @@ def _complete(found: Arguments, request: Request) -> None:
 def _of_yaml(text: str, label: str) -> Arguments:
     """Read a configuration of Megatron-LM's tests as its script passes it on: in brackets several words, else one."""
     try:
-        document = yaml.load(text, yaml.BaseLoader)  # noqa: S506 (makes texts only; of equal names, the last counts)
+        document = yaml.BaseLoader(text).get_single_data()  # makes texts only; of equal names, the last counts
         sections = [dict(document.get(name) or {}) for name in ("MODEL_ARGS", "ENV_VARS")]
     except (yaml.YAMLError, AttributeError, TypeError, ValueError) as error:
         message = f"{label}: not a configuration of Megatron-LM: {shortened(' '.join(str(error).split()), 200)}"

@@ -228,7 +228,7 @@ def _remarks(spec: ExperimentSpec, words: Words) -> Iterator[str]:
     yield "--max-position-embeddings is the sequence's length here: write your own if it is larger"
     lost = left_out(spec.model_copy(update={"recompute": base_of_plan(spec.recompute)}), words)
     if lost.pop("kernels.tp_comm_overlap_cfg", None):
-        yield "--tp-comm-overlap-cfg takes a YAML file, which you write; `mbr-perf run --dryrun --json` has its settings"
+        yield "--tp-comm-overlap-cfg takes a YAML file, which you write: `run --dryrun --json` has its settings"
     for path, (here, there) in lost.items():
         theirs = "" if there is None else f", {there} in Megatron-LM"
         yield f"no argument for {path}: {here} here{theirs}"
