@@ -73,10 +73,15 @@ def measured(cell: CellData, reference: ExperimentSpec | None, first: RunRecord 
     )
 
 
-def judged(cell: MeasuredCell, control: MeasuredCell, margin: float, gate: GateOptions) -> CellVerdict:
-    """Return the verdict of a cell, without the parts that need the other cells. ``gate``: for goldens."""
+def judged(
+    cell: MeasuredCell, control: MeasuredCell, reference: MeasuredCell | None, margin: float, gate: GateOptions
+) -> CellVerdict:
+    """Return the verdict of a cell, without the parts that need the other cells. ``gate``: for goldens.
+
+    ``reference``: the cell that stands in for a control that has no figures and gets none; None where it has some.
+    """
     is_control = cell.name == control.name
-    obstacle = "" if is_control else _no_comparison(cell, control)
+    obstacle = no_comparison(control) if cell.status == "ok" and not is_control else ""
     versus = None if is_control or obstacle else _versus(cell, control)
     oom, peak_bytes = oom_of(cell.data.runs)
     return CellVerdict.of(
@@ -87,6 +92,7 @@ def judged(cell: MeasuredCell, control: MeasuredCell, margin: float, gate: GateO
         out_of_memory=oom,
         oom_peak_bytes=peak_bytes,
         vs_control=versus,
+        vs_reference=_versus(cell, reference) if reference and reference.name != cell.name else None,
         not_compared=obstacle,
         prediction=_prediction(cell, control, versus),
         compared=_golden(cell.runs, gate),
@@ -107,11 +113,22 @@ def _tokens_per_gpu(spec: ExperimentSpec) -> float:
     return spec.tokens_per_step / spec.num_gpus
 
 
-def _no_comparison(cell: MeasuredCell, control: MeasuredCell) -> str:
-    if cell.status != "ok":
-        return ""
-    why = control.status if control.status != "ok" else next(iter(control.doubts), "")
-    return f"the control {control.name} has no figures: {why}" if why else ""
+_ENDED: dict[CellStatus, str] = {
+    "oom": "ran out of memory",
+    "failed": "failed",
+    "pruned": "was pruned",
+    "skipped_inert": "was skipped as inert",
+    "illegal": "is illegal",
+    "not_run": "was not run",
+    "interrupted": "was interrupted",
+}
+
+
+def no_comparison(control: MeasuredCell) -> str:
+    """Say why no cell is compared with the control; empty if cells are."""
+    doubt = f"is in doubt: {control.doubts[0]}" if control.doubts else ""
+    why = _ENDED.get(control.status, doubt)
+    return f"the control {control.name} {why}" if why else ""
 
 
 def _versus(cell: MeasuredCell, control: MeasuredCell) -> Versus | None:

@@ -12,8 +12,8 @@ from harness.measure.prediction import limits_of
 from harness.predict.limits import Limits
 from harness.records.gating import GateOptions
 from harness.records.sweep import SweepData
-from harness.sweep.cell import judged, measured
-from harness.sweep.values import CellVerdict, Recommendation, SweepVerdict
+from harness.sweep.cell import judged, measured, no_comparison
+from harness.sweep.values import CellVerdict, MeasuredCell, Recommendation, SweepVerdict
 from harness.units import command_text, counted, format_bytes
 
 
@@ -59,6 +59,14 @@ def pareto(cells: Sequence[CellVerdict], times: Times) -> tuple[str, ...]:
     return tuple(cell.name for cell in sorted(left, key=lambda cell: _cost(cell)[0]))
 
 
+def _stand_in(cells: Sequence[MeasuredCell], control: MeasuredCell) -> MeasuredCell | None:
+    """Return the fastest cell that ran without doubt, for equal tokens; None if the control ran or can still run."""
+    if control.status in ("ok", "not_run", "interrupted"):
+        return None
+    sure = (cell for cell in cells if cell.status == "ok" and not cell.doubts and cell.costs_s)
+    return min(sure, key=lambda cell: cell.cost_s or 0, default=None)
+
+
 def recommend(cells: Sequence[CellVerdict], times: Times, margin: float) -> Recommendation:
     """Recommend the fastest cell that fits; if several may be the fastest, the one with the least memory.
 
@@ -76,7 +84,7 @@ def recommend(cells: Sequence[CellVerdict], times: Times, margin: float) -> Reco
     fastest, *_ = tied = [cell for cell in fitting if not times.is_faster(fitting[0], cell)]
     names, among = tuple(cell.name for cell in tied), f"{counted(len(fitting), 'setting')} {room}"
     if len(tied) == 1:
-        return Recommendation(fastest.name, f"the fastest of {among}", names)
+        return Recommendation(fastest.name, _fastest_of(len(fitting), limits), names)
     use = _leanest(tied)
     if not limits and _cost(use)[0] > _cost(fastest)[0] * (1 + times.threshold):
         more = max(MIN_RUNS, 2 * max(len(use.costs_s), len(fastest.costs_s)))
@@ -84,6 +92,12 @@ def recommend(cells: Sequence[CellVerdict], times: Times, margin: float) -> Reco
         return Recommendation(None, why, names, times.noise(tied))
     why = f"{len(tied)} of {among} are equally fast, and none of them takes less memory"
     return Recommendation(use.name, why, names, times.noise(tied))
+
+
+def _fastest_of(num_fitting: int, limits: list[Limits]) -> str:
+    if num_fitting > 1:
+        return f"the fastest of {num_fitting} settings {_room(limits)}"
+    return f"the only setting that {'fits' if limits else 'ran well,'} {_room(limits)}"
 
 
 def _room(limits: list[Limits]) -> str:
@@ -114,7 +128,8 @@ def judge_sweep(data: SweepData, gate: GateOptions = _DEFAULT_GATE) -> SweepVerd
     found = [measured(cell, reference, first) for cell in data.cells]
     control = next(cell for cell in found if cell.name == plan.control)
     times = Times(default_thresholds(reference, plan.repeats).time if reference else 0.0)
-    cells = [judged(cell, control, plan.margin, gate) for cell in found]
+    stand_in = _stand_in(found, control)
+    cells = [judged(cell, control, stand_in, plan.margin, gate) for cell in found]
     best = pareto(cells, times)
     num_due = data.num_due
     go_on = command_text("sweep", "--resume", data.sweep_dir)
@@ -126,6 +141,8 @@ def judge_sweep(data: SweepData, gate: GateOptions = _DEFAULT_GATE) -> SweepVerd
         cells=[cell.model_copy(update={"pareto": cell.name in best}) for cell in cells],
         pareto=best,
         recommendation=use,
+        reference=stand_in and stand_in.name,
+        reference_why=no_comparison(control) if stand_in else None,
         to_paste=_to_paste(use.cell, cells, control.spec),
         num_runs_missing=num_due,
         notes=(*plan.notes, *_unused_golden(cells, gate)),

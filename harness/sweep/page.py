@@ -65,6 +65,7 @@ def sweep_page(verdict: SweepVerdict, pictures: Sequence[Picture] = (), origin: 
         blocks=(
             *pictures,
             cell_table(verdict),
+            listing(_compared(verdict)),
             listing([_memory(verdict.limits)], style="dim"),
             GAP,
             Listing(tuple(Line(line, "bad", 2) for line in shown)),
@@ -80,6 +81,11 @@ def sweep_page(verdict: SweepVerdict, pictures: Sequence[Picture] = (), origin: 
     )
 
 
+def _compared(verdict: SweepVerdict) -> list[str]:
+    said = f"Compared with {verdict.reference}, the fastest cell that ran: {verdict.reference_why}."
+    return [said] if verdict.reference else []
+
+
 def cell_table(verdict: SweepVerdict) -> Table:
     """Return a row per cell in the plan's order, with every column that has a value in some cell."""
     use = verdict.recommendation.cell
@@ -89,7 +95,10 @@ def cell_table(verdict: SweepVerdict) -> Table:
             (Column("#", right=True, detail=True), lambda cell: f"{cell.index}"),
             (
                 Column("Cell"),
-                lambda cell: f"{cell.name}{' *' * (cell.name == use)}{' (control)' * cell.is_control}",
+                lambda cell: (
+                    f"{cell.name}{' *' * (cell.name == use)}{' (control)' * cell.is_control}"
+                    f"{' (reference)' * (cell.name == verdict.reference)}"
+                ),
             ),
             (Column("Status", drop=3), lambda cell: Span(cell.state, style_of(cell.state))),
             (Column("Step", right=True, optional=True), _metric("step_time_s")),

@@ -8,7 +8,7 @@ from harness.measure.values import NotPredicted
 from harness.records.metrics import BY_NAME
 from harness.show.figures import change, figure
 from harness.show.page import Line, answer_line
-from harness.sweep.values import CellGolden, CellVerdict, SweepVerdict
+from harness.sweep.values import CellGolden, CellVerdict, SweepVerdict, Versus
 from harness.units import counted, format_bytes, format_percent, grouped
 
 _MANY = 4
@@ -20,7 +20,7 @@ _WEIGHTS = {"oom": _BAD, "failed": _BAD, "interrupted": _BAD, "pruned": _NOT_STA
 
 def remarks(verdict: SweepVerdict) -> tuple[list[str], list[str]]:
     """Return the few remarks that the reader should see, the worst first, and all others. Cells share equal ones."""
-    shared = grouped((remark, cell.name) for cell in verdict.cells for remark in _about(cell))
+    shared = grouped((remark, cell.name) for cell in verdict.cells for remark in _about(cell, verdict.reference))
     found = [(weight, f"{_named(cells)}: {text}") for (weight, text), cells in shared.items()]
     found.sort(key=lambda each: each[0])
     num_shown = min(_MOST_SHOWN, sum(weight < _DETAIL for weight, _ in found))
@@ -69,7 +69,8 @@ def answer(verdict: SweepVerdict) -> Line:
 
 
 def _changes(cell: CellVerdict) -> Iterable[str]:
-    versus, saved = cell.versus, cell.versus.memory_saved_bytes
+    versus = cell.vs_control or Versus()  # line 1 names no other cell
+    saved = versus.memory_saved_bytes
     if versus.time_change is not None:
         interval = f" ({interval_text(versus.time_change_interval)})" if versus.time_change_interval else ""
         yield f", {format_percent(versus.time_change)}{interval} time"
@@ -83,7 +84,7 @@ def interval_text(interval: tuple[float, float]) -> str:
     return f"{low.removesuffix(' %')} to {high}"
 
 
-def _about(cell: CellVerdict) -> Iterable[tuple[int, str]]:
+def _about(cell: CellVerdict, reference: str | None) -> Iterable[tuple[int, str]]:
     if cell.reason:
         text = cell.reason if cell.status == "ok" else f"{cell.state}: {cell.reason}"
         if oom := cell.out_of_memory:
@@ -92,7 +93,7 @@ def _about(cell: CellVerdict) -> Iterable[tuple[int, str]]:
         yield _WEIGHTS.get(cell.status, _DETAIL), text
     for doubt in cell.doubts:
         yield _BAD, f"not judged: {doubt}"
-    if cell.not_compared:
+    if cell.not_compared and not reference:
         yield _BAD, f"not compared: {cell.not_compared}"
     if isinstance(cell.prediction, NotPredicted):
         yield _DETAIL, f"not predicted: {cell.prediction.reason}"

@@ -45,7 +45,7 @@ CellStatus = Literal["ok", "oom", "failed", "pruned", "skipped_inert", "illegal"
 
 
 class Versus(Shown):
-    """A cell against the control. ``time_rescaled``: its time is for the control's tokens per GPU and step."""
+    """A cell against the control or its stand-in. ``time_rescaled``: the time is for the control's tokens per step."""
 
     time_change: float | None = at("time", "fraction")
     time_change_interval: tuple[float, float] | None = at("time", "interval")
@@ -137,6 +137,7 @@ class CellVerdict(Shown):
     out_of_memory: OutOfMemory | None
     oom_peak_bytes: int | None
     vs_control: Versus | None
+    vs_reference: Versus | None
     not_compared: Text
     prediction: CellPrediction | NotPredicted | None
     golden: CellGolden | None = at("compared")
@@ -151,8 +152,8 @@ class CellVerdict(Shown):
 
     @property
     def versus(self) -> Versus:
-        """Return the comparison with the control; one without figures if there is none."""
-        return self.vs_control or Versus()
+        """Return the comparison with the control, or else with its stand-in; one without figures if there is none."""
+        return self.vs_control or self.vs_reference or Versus()
 
     @property
     def state(self) -> str:
@@ -189,7 +190,8 @@ class SweepVerdict(Compared, Document):
     """A whole sweep: ``mbr-perf report --json`` and ``report.json``. ``report``: the files that were written.
 
     ``pareto``: names of cells, cheapest first. ``equally_fast``: the fastest cell that fits, and those that it is not
-    established to be faster than. ``notes``: the plan's and more.
+    established to be faster than. ``notes``: the plan's and more. ``reference``: the fastest cell that ran, in
+    place of a control without figures; ``reference_why``: why it has none.
     ``bridge``, ``megatron_lm``: the recommended cell as overrides and arguments of other programs; null without one, or
     where they have no words for a change. ``without``: the arguments that must go.
     """
@@ -209,6 +211,8 @@ class SweepVerdict(Compared, Document):
     without: tuple[str, ...] | None = at("to_paste", "without")
     num_runs_missing: int
     why: str = at("recommendation", "why")
+    reference: str | None
+    reference_why: str | None
     report: tuple[Path, ...] = ()
 
     def cell(self, name: str) -> CellVerdict:

@@ -47,7 +47,7 @@ def test_a_cell_without_margin_is_not_recommended(judged):
 
     assert verdict.cell("none").fits is False
     assert verdict.recommendation.cell == "mlp"
-    assert re.search(r"\b1 setting .* 73.00 GiB", verdict.recommendation.why)
+    assert re.search(r"the only setting .* 73.00 GiB", verdict.recommendation.why)
 
 
 def test_a_cell_whose_allocator_had_to_retry_does_not_fit(judged):
@@ -122,12 +122,22 @@ def test_two_runs_of_a_cell_that_differ_more_than_the_threshold_raise_it(runs, m
 
 
 @pytest.mark.parametrize("fate", ["pruned", "illegal"])
-def test_without_a_control_cells_are_compared_with_nothing_and_the_fastest_is_used(judged, fate):
+def test_without_a_control_cells_are_compared_with_the_fastest_that_ran_which_is_used(judged, fate):
     verdict = judged({"none": {"fate": fate, "reason": "90 GiB"}, "mlp": ([1.1], 60), "core_attn": ([1.0], 70)})
 
     assert (verdict.cell("mlp").vs_control, " none " in verdict.cell("mlp").not_compared) == (None, True)
+    assert (verdict.reference, " none " in verdict.reference_why) == ("core_attn", True)
+    assert verdict.cell("mlp").versus.time_change == pytest.approx(0.1)
+    assert verdict.cell("mlp").versus.ms_per_gib_saved == pytest.approx(10)
+    assert verdict.cell("core_attn").vs_reference is None
+    assert not any("not compared" in line for line in remarks(verdict)[0])
     assert verdict.recommendation.cell == "core_attn"
     assert plain(answer(verdict).words).endswith(f"Control none ({fate}).")
+
+
+def test_a_control_that_can_still_run_is_waited_for(judged):
+    verdict = judged({"none": {"fate": "not_run", "reason": "no time"}, "mlp": ([1.1], 60)})
+    assert (verdict.reference, verdict.cell("mlp").versus.time_change) == (None, None)
 
 
 def test_an_unfinished_sweep_recommends_nothing_and_says_how_to_go_on(runs, make_cell, make_sweep):

@@ -48,12 +48,13 @@ def test_no_name_steers_the_terminal_that_prints_a_report(make_spec, make_record
         assert visible(text) == text
 
 
-def test_json_says_why_nothing_is_compared_and_has_the_metrics_of_a_run(recorded):
+def test_json_names_the_cell_in_place_of_the_control_and_has_the_metrics_of_a_run(recorded):
     from harness.judge.derive import derive
 
     document = json_of(judge_sweep(recorded))
     mlp = document["cells"][1]
     assert (document["control"], mlp["vs_control"], " none " in mlp["not_compared"]) == ("none", None, True)
+    assert (document["reference"], mlp["vs_reference"]["time_change"] > 0) == ("full:uniform:1", True)
     assert mlp["metrics"] == json.loads(json.dumps(asdict(derive(recorded.cells[1].runs[0]))))
 
 
