@@ -98,12 +98,12 @@ def nearest(name: str, known: Iterable[str], count: int = 1) -> str:
     return f"did you mean {' or '.join(repr(match) for match in close)}?" if close else f"known: {', '.join(known)}"
 
 
-def closest(name: str, known: Iterable[str], count: int = 1, cutoff: float = 0.6) -> list[str]:
+def closest(name: str, known: Iterable[str], count: int = 1) -> list[str]:
     """Return at most ``count`` of the ``known`` names that look like ``name``, nearest first; of numbers alone, too."""
     import difflib  # ranks import this file, and need no suggestions
     import re
 
-    close = difflib.get_close_matches(name, known, n=max(count, 10), cutoff=cutoff)
+    close = difflib.get_close_matches(name, known, n=max(count, 10))
 
     def parts(text: str) -> tuple[str, list[int]]:
         return re.sub(r"\d+", "0", text), [int(each) for each in re.findall(r"\d+", text)]

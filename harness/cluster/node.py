@@ -61,6 +61,10 @@ def place_of(job: JobRecord, shell: Mapping[str, str]) -> Place:
         remedy = "a runtime with mlPolicy.torch sets them: name one as runtimeRef in the --kubeflow_job file"
     if missing := [name for name in needed if not shell.get(name)]:
         raise BadRequestError(f"{', '.join(missing)}: not set", remedy=remedy)
+    rest = [*needed[1:], *(["SLURM_RESTART_COUNT"] if job.options.serves_nodes else [])]
+    wrong = [f"{name}={value!r}" for name in rest if not (value := shell.get(name, "0")).isdecimal()]
+    if wrong:
+        raise BadRequestError(f"{', '.join(wrong)}: not a number", remedy=remedy)
     first, rank, nnodes = shell[needed[0]], int(shell[needed[1]]), int(shell[needed[2]])
     if job.options.serves_nodes:
         restarts = int(shell.get("SLURM_RESTART_COUNT", 0))

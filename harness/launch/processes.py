@@ -138,8 +138,9 @@ class Life:
 
 
 def claim(folder: Path) -> None:
-    """Record that this process writes ``folder``."""
-    write_atomically(folder / OWNER, this_process())
+    """Record that this process writes ``folder``; does nothing where the system hides which process this is."""
+    if owner := this_process():
+        write_atomically(folder / OWNER, owner)
 
 
 def release(folder: Path) -> None:
@@ -161,14 +162,19 @@ def is_held(folder: Path) -> bool:
     return owner is not None and owner_of(folder, RELEASED) != owner
 
 
-def this_process() -> Owner:
-    """Return this process. OSError on a system without Linux's /proc."""
-    process = identify(os.getpid())
-    assert process is not None  # it runs
+def this_process() -> Owner | None:
+    """Return this process; None where Linux's /proc is missing or restricted."""
+    try:
+        process = identify(os.getpid())
+        boot_id, namespace = _BOOT_ID.read_text().strip(), str(_NAMESPACE.readlink())
+    except OSError:
+        return None
+    if process is None:
+        return None
     return Owner(
         hostname=socket.gethostname(),
-        boot_id=_BOOT_ID.read_text().strip(),
-        pid_namespace=str(_NAMESPACE.readlink()),
+        boot_id=boot_id,
+        pid_namespace=namespace,
         pid=process.pid,
         start_ticks=process.start_ticks,
     )
@@ -180,9 +186,10 @@ def life_of(folder: Path) -> Life:
         owner = owner_of(folder)
     except BadRequestError as error:
         return Life("unknown", error.message)
-    if owner is None:
-        return Life("unknown", f"no {OWNER} names the process that writes it")
     here = this_process()
+    if owner is None or here is None:
+        restricted = "/proc is restricted here, so it is not known which processes run"
+        return Life("unknown", restricted if owner else f"no {OWNER} names the process that writes it")
     if owner.boot_id != here.boot_id and owner.hostname == here.hostname:
         return Life("dead", f"{owner.hostname} was restarted since")
     if (owner.boot_id, owner.pid_namespace) != (here.boot_id, here.pid_namespace):

@@ -10,8 +10,10 @@ from pathlib import Path
 from threading import Event
 from typing import TypeVar
 
+from pydantic import ValidationError
+
 import harness
-from harness.errors import BadRequestError
+from harness.errors import BadRequestError, RunFailedError
 from harness.experiment.effective import Implementation, settled_implementation
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.software import ASSUMED_MEGATRON_CORE, Software
@@ -162,7 +164,12 @@ class Tracing:
                 return tracers.answer(request, count)
 
             for answer in side_by_side(ask, range(num), num, self.stop):
-                found |= self._kept(TraceFile.model_validate_json(answer), imbalance)
+                try:
+                    made = TraceFile.model_validate_json(answer)
+                except ValidationError as error:
+                    remedy = "start this command again: mbr-perf was updated while it ran"
+                    raise RunFailedError("the tracer ended, but its answer cannot be read", remedy=remedy) from error
+                found |= self._kept(made, imbalance)
         return found
 
     def _kept(self, answer: TraceFile, imbalance: float) -> dict[str, CachedTrace]:

@@ -3,9 +3,10 @@
 import errno
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from harness.errors import BadRequestError, RunFailedError
 from harness.experiment.frozen import Frozen
@@ -17,14 +18,18 @@ from harness.records.strict_json import read_document
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK})
 
 
-def write_atomically(path: Path, content: str | bytes | Frozen) -> None:
-    """Write ``content`` (a model as JSON) over ``path`` in one step. OSError leaves ``path`` as it was."""
+Content = str | bytes | Frozen | Callable[[BinaryIO], None]
+"""What a file gets: a model as JSON; a function writes into the open file."""
+
+
+def write_atomically(path: Path, content: Content) -> None:
+    """Write ``content`` over ``path`` in one step. OSError leaves ``path`` as it was."""
     with _flushed(path, content) as temporary:
         temporary.replace(path)
     _flush_folder(path.parent)
 
 
-def write_once(path: Path, content: str | bytes | Frozen) -> None:
+def write_once(path: Path, content: Content) -> None:
     """As :func:`write_atomically`, but FileExistsError if ``path`` exists; without hard links the later of two wins."""
     with _flushed(path, content) as temporary:
         try:
@@ -39,14 +44,17 @@ def write_once(path: Path, content: str | bytes | Frozen) -> None:
 
 
 @contextmanager
-def _flushed(path: Path, content: str | bytes | Frozen) -> Iterator[Path]:
+def _flushed(path: Path, content: Content) -> Iterator[Path]:
     text = content.model_dump_json(indent=1) + "\n" if isinstance(content, Frozen) else content
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o640)
     try:
         try:
             with os.fdopen(descriptor, "wb") as stream:
-                stream.write(text if isinstance(text, bytes) else text.encode("utf-8"))
+                if callable(text):
+                    text(stream)
+                else:
+                    stream.write(text if isinstance(text, bytes) else text.encode("utf-8"))
                 stream.flush()
                 os.fsync(stream.fileno())
         except OSError as error:
@@ -111,9 +119,10 @@ def record_path(reference: str | Path, results: Path | None = None) -> Path:
     run_dir = folder_of(reference, "run", results)
     if is_committed(run_dir):
         return run_dir / RECORD
+    kept = "; its ranks folder holds what was measured so far" if any(run_dir.glob("ranks/*")) else ""
     raise BadRequestError(
         f"{run_dir}: no {RECORD}: the run is not finished, or mbr-perf was killed before it could commit the run",
-        remedy="run it again; its ranks folder holds what was measured so far",
+        remedy=f"run it again{kept}",
     )
 
 

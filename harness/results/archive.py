@@ -8,6 +8,7 @@ import tarfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from harness.errors import BadRequestError, os_errors_reported, raise_all
 from harness.launch.processes import life_of
@@ -17,6 +18,7 @@ from harness.records.redact import MASK, is_secret_name, redact
 from harness.records.store import write_once
 from harness.results.show import observed
 from harness.show.json import Document
+from harness.units import MIB
 
 # Home folders, also of other machines, as records contain them. The user's name goes, the rest of the path stays.
 _ANY_HOME = re.compile(r"(?<![\w.~-])/(?:home|Users)/[^/\s\"'\\:;,<>|]+|(?<![\w.~/-])/root(?=/|\b)")
@@ -111,25 +113,29 @@ def archive(folder: Path, target: Path, places: Places) -> ArchiveDocument:
     files = [path for path in every if path.is_file() and not path.is_symlink()]  # no sockets or pipes
     raise_all(_target_problems(target))
     left_out = [f"{path.relative_to(folder)}: a link" for path in every if path.is_symlink()]
-    packed = io.BytesIO()
-    count = 0
-    with (
-        gzip.GzipFile(filename="", mode="wb", fileobj=packed, mtime=0) as zipped,
-        tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as tar,
-    ):
-        for path in files:
-            inside = path.relative_to(folder)
-            content = _content(path, places)
-            if content is None:
-                left_out.append(f"{inside}: neither text nor a picture")
-                continue
-            info = tarfile.TarInfo(f"{folder.name}/{places.hidden(str(inside))}")  # without owner, times, permissions
-            info.size, info.mode = len(content), 0o644
-            tar.addfile(info, io.BytesIO(content))
-            count += 1
+    binary: list[str] = []
+
+    def pack(packed: BinaryIO) -> None:
+        with (
+            gzip.GzipFile(filename="", mode="wb", fileobj=packed, mtime=0) as zipped,
+            tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as tar,
+        ):
+            for path in files:
+                inside = str(path.relative_to(folder))
+                content = _content(path, places)
+                if content is None:
+                    binary.append(f"{inside}: neither text nor a picture")
+                    continue
+                info = tarfile.TarInfo(f"{folder.name}/{places.hidden(inside)}")  # without owner, times, permissions
+                with content:
+                    info.size, info.mode = content.seek(0, io.SEEK_END), 0o644
+                    content.seek(0)
+                    tar.addfile(info, content)
+
     with os_errors_reported(f"-o {target}: cannot be written", "name a new file in a writable folder"):
-        write_once(target, packed.getvalue())
-    return ArchiveDocument(path=target, files=count, bytes=packed.tell(), left_out=tuple(left_out))
+        write_once(target, pack)
+    size = target.stat().st_size
+    return ArchiveDocument(path=target, files=len(files) - len(binary), bytes=size, left_out=(*left_out, *binary))
 
 
 def _target_problems(target: Path) -> list[BadRequestError]:
@@ -142,15 +148,16 @@ def _target_problems(target: Path) -> list[BadRequestError]:
     return [BadRequestError(f"-o {target}: {what}", remedy=remedy) for what, is_wrong in wrong.items() if is_wrong]
 
 
-def _content(path: Path, places: Places) -> bytes | None:
-    raw = path.read_bytes()
-    if path.suffix in _PICTURES:
-        return raw
-    try:
-        text = raw.decode("utf-8")
-    except UnicodeDecodeError:
-        return None
-    return shareable(path.name, text, places).encode()
+def _content(path: Path, places: Places) -> BinaryIO | None:
+    with os_errors_reported(f"{path}: cannot be read", "make it readable for you"):
+        if path.suffix in _PICTURES:
+            return path.open("rb")
+        try:
+            with path.open(encoding="utf-8", newline="") as stream:  # in pieces: of a large binary file, only the first
+                text = "".join(iter(lambda: stream.read(MIB), ""))
+        except UnicodeDecodeError:
+            return None
+    return io.BytesIO(shareable(path.name, text, places).encode())
 
 
 def archive_stored(reference: str, target: Path, results: Path | None) -> ArchiveDocument:

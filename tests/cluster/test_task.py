@@ -155,3 +155,5 @@ def test_a_folder_without_a_job_is_a_wrong_request(tmp_path, in_job, capsys):
 
 def test_outside_a_job_every_missing_variable_is_named_at_once():
     refused(lambda: place_of(job_record("/jobs/job"), {"SLURM_NNODES": "2"}), "SLURM_JOB_ID, SLURM_NODEID: ")
+    broken = {"SLURM_JOB_ID": "7", "SLURM_NODEID": "n1", "SLURM_NNODES": "2", "SLURM_RESTART_COUNT": "x"}
+    refused(lambda: place_of(job_record("/jobs/job"), broken), "SLURM_NODEID='n1', SLURM_RESTART_COUNT='x': ")

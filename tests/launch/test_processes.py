@@ -147,6 +147,14 @@ def test_a_folder_of_a_living_process_is_alive(tmp_path):
     assert Owner.model_validate_json((tmp_path / OWNER).read_text()).pid == os.getpid()
 
 
+def test_where_proc_is_restricted_nothing_is_claimed_and_a_claimed_folder_is_unknown(tmp_path, monkeypatch):
+    (claimed := tmp_path / "a").mkdir()
+    claim(claimed)
+    monkeypatch.setattr("harness.launch.processes._BOOT_ID", tmp_path / "restricted")
+    claim(tmp_path)
+    assert (life_of(claimed).state, (tmp_path / OWNER).exists()) == ("unknown", False)
+
+
 def test_a_folder_of_a_process_that_ended_is_dead(tmp_path):
     program = f"from pathlib import Path; from harness.launch.processes import claim; claim(Path({str(tmp_path)!r}))"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

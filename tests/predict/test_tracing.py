@@ -12,6 +12,7 @@ from threading import Event, Timer
 
 import pytest
 
+from harness.errors import RunFailedError
 from harness.launch.environment import this_host
 from harness.predict.trace_cases import CachedTrace, TraceCache, tracer_fingerprint
 from harness.predict.tracer import Tracing, side_by_side
@@ -35,6 +36,13 @@ for line in sys.stdin:
 def cases(make_spec):
     spec = make_spec()
     return tuple(TraceCase(key=f"k{i}", spec=spec, layer_kind="dense", num_layers=1) for i in range(64))
+
+
+def test_an_answer_of_another_mbr_perf_is_a_failed_run_and_says_what_to_do(program, cases):
+    changed = SCRIPTED.replace('"refused"', '"declined"')
+    host = replace(this_host(), python=program(changed, sys.executable), num_cores=1)
+    with pytest.raises(RunFailedError, match=r"cannot be read\n.* again"):
+        Tracing(host, None).traces(cases, "local")
 
 
 def test_tracers_report_how_many_cases_are_done_and_what_they_decline_is_kept(tmp_path, program, cases, make_spec):

@@ -63,6 +63,12 @@ def test_links_are_left_out_and_named(folder, tmp_path):
     assert (written.files, len(unpacked(written.path))) == (2, 2)
 
 
+def test_a_failed_archive_leaves_no_file(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("tarfile.TarFile.addfile", lambda *_: os.open(tmp_path, os.O_WRONLY))
+    refused(lambda: archive(folder, tmp_path / "a.tar.gz", NOWHERE), "a.tar.gz: cannot be written")
+    assert [path.name for path in tmp_path.iterdir()] == [folder.name]
+
+
 def test_all_problems_are_named_at_once(folder, tmp_path):
     (tmp_path / "there.zip").touch()
     path = tmp_path / "there.zip"
