@@ -75,6 +75,9 @@ BOTH = (*TIME, *MEMORY)
 WORK = ("counted_flops_per_step", *BOTH)
 _UNKNOWN = "unknown"
 _FEW = "0 to a few percent"
+SMALL = (_FEW, "usually none")
+"""Usual effects that explain no change above ``FEW_PERCENT``."""
+FEW_PERCENT = 0.04
 
 
 class Effect(NamedTuple):

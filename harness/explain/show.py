@@ -1,9 +1,9 @@
 """Shows an explanation: what changed, whether it is noise, and the causes, the likeliest first."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from harness.experiment.recompute import shown_setting
-from harness.explain.causes import moved
+from harness.explain.causes import FEW_PERCENT, SMALL, moved
 from harness.explain.values import Cause, Change, DifferenceRow, Explanation, SideRow
 from harness.records.metrics import BY_NAME
 from harness.records.run import BUILT_OTHERWISE
@@ -48,10 +48,22 @@ def _answer(found: Explanation, likely: Sequence[Cause]) -> Iterator[str]:
         yield f"; {built}"
     elif all(each.is_noise for each in changed.values()):
         yield "; may be noise: equal runs differ by as much."
-    elif first := next(iter(likely), None):
-        yield f"; likeliest cause: {first.name} ({first.differences[0].name}), usual effect: {first.size}"
     else:
-        yield "; no recorded difference explains it."
+        yield _likeliest(likely, changed)
+
+
+def _likeliest(likely: Sequence[Cause], changed: Mapping[str, Change]) -> str:
+    if first := next((cause for cause in likely if _is_as_large(cause, changed)), None):
+        return f"; likeliest cause: {first.name} ({first.differences[0].name}), usual effect: {first.size}"
+    if likely:
+        return f"; {counted(len(likely), 'possible cause')} recorded, none usually with so large an effect."
+    return "; no recorded difference explains it."
+
+
+def _is_as_large(cause: Cause, changed: Mapping[str, Change]) -> bool:
+    """Return whether the usual effect of the cause is as large as the changes that it may explain."""
+    sizes = [abs(changed[name].change or 0) for name in cause.explains if name in changed]
+    return cause.size not in SMALL or max(sizes, default=0) <= FEW_PERCENT
 
 
 def _title(side: SideRow) -> str:

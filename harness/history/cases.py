@@ -62,9 +62,9 @@ def named_case(name: str, records: Iterable[HistoryRecord]) -> str:
             message = f"case {name!r} is ambiguous: {len(found)} cases"
             raise BadRequestError(message, remedy=f"name one of: {', '.join(found[:_MOST_NAMED])}")
     known = sorted({candidate for case, names in called.items() for candidate in (case, *names)})
-    raise BadRequestError(
-        f"no case {name!r} in history", remedy=f"{nearest(name, known)}; `mbr-perf history` lists them"
-    )
+    listed = f"{nearest(name, known)}; `mbr-perf history` lists them"
+    none = "history is empty: `mbr-perf nightly` and `mbr-perf history add RUN` write it"
+    raise BadRequestError(f"no case {name!r} in history", remedy=listed if known else none)
 
 
 def _summary(series: Series, num_all: int, metric: Metric) -> CaseSummary:

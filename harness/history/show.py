@@ -31,10 +31,10 @@ def cases_page(cases: Sequence[CaseSummary], metric: Metric, results: Path, *, i
     if not cases:
         return Page((), answer=f"No history in {results}: `mbr-perf nightly` and `mbr-perf history add RUN` write it")
     others = sum(case.num_others for case in cases)
-    about = (
-        f"{counted(others, 'run')} with other settings than the newest of their case are left out (history CASE "
-        "--fingerprint). Trend compares the newest night with the 20 before it, beyond their noise."
+    left_out = (
+        f"{counted(others, 'run')} with other settings than the newest of their case: history CASE --fingerprint."
     )
+    about = "Trend compares the newest night with the 20 before it, beyond their noise."
     counts = (f"{num} {word}" for word, num in Counter(case.last_outcome for case in cases).items())
     # fmt: off
     columns: list[tuple[Column, Callable[[CaseSummary], Words]]] = [
@@ -50,7 +50,7 @@ def cases_page(cases: Sequence[CaseSummary], metric: Metric, results: Path, *, i
     # fmt: on
     listed = tabled(cases, columns)
     answer = f"{counted(len(cases), 'case')}; last night: {', '.join(counts)}."
-    return Page((listed, about), answer=answer)
+    return Page((listed, *([f"Left out: {left_out}"] if others else []), about), answer=answer)
 
 
 def case_page(history: CaseHistory) -> Page:

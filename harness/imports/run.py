@@ -11,6 +11,7 @@ import harness
 from harness.errors import BadRequestError, ExitCode, Problems, SeveralMatchError, raise_all
 from harness.experiment.effective import effective_recompute, settled_implementation
 from harness.experiment.layout_text import LayoutError
+from harness.experiment.rules.check import check
 from harness.failures.failure_signs import RankFailure
 from harness.failures.first_failure import FirstFailure
 from harness.foreign.log import ForeignLog, Iteration
@@ -201,6 +202,13 @@ def settled_like(log: ForeignLog, ended: Ending, asked: Request, notes: tuple[st
     return replace(settled, sources={**settled.sources, **own_steps}, notes=(*settled.notes, *notes))
 
 
+def _broken_rules(settled: Settled) -> tuple[str, ...]:
+    """Return a note on the rules that refuse the settings: the job did run, maybe with others."""
+    broken = dict.fromkeys(each.id for each in check(settled.spec, settled.software) if each.blocks)
+    refused = f"rules refuse these settings: {', '.join(broken)}; check that the job ran with them"
+    return (refused,) if broken else ()
+
+
 def recorded(log: ForeignLog, ended: Ending, settled: Settled, times: JobTimes, host: Host, run_id: str) -> RunRecord:
     """Return the log as a run's record. BadRequestError: the layers do not fit the pipeline layout."""
     spec, software, implementation = settled.spec, settled.software, settled_implementation(settled.spec)
@@ -221,7 +229,7 @@ def recorded(log: ForeignLog, ended: Ending, settled: Settled, times: JobTimes, 
         effective=effective,
         ranks=placed(ranks, spec),
         failure=ended.failure,
-        notes=(*notes_on(log, imported), times.note, *settled.notes, *ended.notes),
+        notes=(*notes_on(log, imported), times.note, *settled.notes, *_broken_rules(settled), *ended.notes),
         prediction=prediction.prediction,
         no_prediction=prediction.reason,
         imported=imported,

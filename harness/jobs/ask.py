@@ -91,7 +91,8 @@ def cancel(job: Job, results_dir: Results = None, as_json: Json = False) -> None
     job_dir, controller = _found(job, results_dir)
     submitted = cancel_job(job_dir, controller)
     document = CancelledDocument(job_dir=str(job_dir), job_id=submitted.job_id)
-    text = f"job {submitted.job_id} is cancelled; its ranks keep what they measured"
+    collect = command_text("jobs", "wait", job_dir)
+    text = f"job {submitted.job_id} is cancelled; its ranks keep what they measured. Collect it with {collect}"
     answer(lambda: document, lambda: Page((Line(text, whole=True),)), as_json=as_json)
 
 

@@ -77,7 +77,7 @@ def _word(found: JobRuns, state: JobState | None) -> str:
         return ", ".join(dict.fromkeys(record.status for _, record in found.committed))
     if state is None:
         return "prepared, not submitted"
-    return state.text + ("; not collected yet" if state.has_ended else "")
+    return state.text + ("; collect it with mbr-perf jobs wait" if state.has_ended else "")
 
 
 def _row(run: JobRun, record: RunRecord | None = None, where: str = "") -> RunRow:

@@ -9,7 +9,7 @@ from harness.records.golden import GoldenRecord
 from harness.records.metrics import Metrics
 from harness.records.rank import RankRecord
 from harness.records.run import RunRecord
-from harness.units import TERA, format_share, grouped, ranks_text
+from harness.units import TERA, format_bytes, format_share, grouped, ranks_text
 
 SHORTEST_STEP_S = 1e-6  # launching a single kernel takes longer
 _LARGER_CARDS = 1.5  # of a GPU's memory: some are sold with more, such as 94 and 96 GB instead of 80
@@ -60,7 +60,8 @@ def _of_peak(name: str, peak: float, gpu: str, total_bytes: int | None = None) -
     if known and known.is_cpu:
         most = _LARGEST_HOST_BYTES
     if not 0 < peak <= most:
-        yield f"{name} of {peak:,.0f} bytes is not possible: above 0 and at most {most:,.0f} bytes for this device"
+        above = f"{format_bytes(peak - most)} above the {format_bytes(most)} that this device can have"
+        yield f"{name} of {format_bytes(peak)} is not possible: {above if peak > 0 else 'it must be above 0'}"
 
 
 def impossible_golden(golden: GoldenRecord) -> tuple[str, ...]:

@@ -108,7 +108,7 @@ def _total(plan: NightPlan) -> str:
     runs = counted(sum(case.repeats for case in plan.planned), "run")
     old = plan.against and f"{plan.against.num_pairs} pairs with {plan.against.source}"
     more = f"{plan.retries} more after a fault and {old or plan.confirm} to confirm a regression"
-    return f"{cases}, {refused} refused; {runs}; for each case at most {more}"
+    return f"{cases}{f', {refused} refused' * bool(refused)}; {runs}; for each case at most {more}"
 
 
 class CaseJob(Submission):

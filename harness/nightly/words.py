@@ -96,13 +96,15 @@ def _calm(cases: Iterable[CaseVerdict]) -> str:
 
 
 def _without_time(measured: Sequence[CaseVerdict]) -> str:
-    """Return in how many cases no time was judged, and why in the first; empty if all have a verdict on time."""
+    """Return in how many cases no time was judged, and why in one, at best a golden without throughput; or nothing."""
     lacking = [(case.planned.name, why) for case in measured if (why := _unjudged(case))]
     if not lacking:
         return ""
-    return f"no time judged in {len(lacking)} of {counted(len(measured), 'case')}: {': '.join(lacking[0])}"
+    shown = min(lacking, key=lambda each: each[1] != _BLIND)
+    return f"no time judged in {len(lacking)} of {counted(len(measured), 'case')}: {': '.join(shown)}"
 
 
+_BLIND = "the golden has no throughput"  # it stays so every night until someone promotes again
 _NO_GOLDEN = "no golden yet: mbr-perf golden promote stores tonight's values"
 
 
@@ -116,7 +118,7 @@ def _unjudged(case: CaseVerdict) -> str:
     if case.golden_path is None:
         return "the golden cannot be read" if case.is_golden_damaged else _NO_GOLDEN
     if finding.golden is None:
-        return "the golden has no throughput"
+        return _BLIND
     is_open = finding.verdict is Verdict.INCONCLUSIVE and not (finding.evidence and finding.evidence.is_suspicious)
     return one_line(finding.reason) if is_open or finding.verdict is Verdict.NOT_GATED else ""
 

@@ -12,7 +12,7 @@ from harness.records.redact import redact_shapes
 from harness.records.refusing import Keys, RefusedError
 from harness.units import grouped
 
-TYPES = "correct it, or override it with --set; recipes/README.md has the types"
+TYPES = "correct it (--set overrides a setting of a recipe or a job); recipes/README.md has the types"
 _LONGEST_SHOWN = 80  # characters; messages must not print a whole wrong file
 _PHRASES = {
     "string_type": ("must be text", "quote it"),

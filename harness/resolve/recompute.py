@@ -167,11 +167,18 @@ def _check_words(given: Mapping[str, Any]) -> None:
 def _check_combination(given: Mapping[str, Any]) -> None:
     problems, granularity = Problems(), given.get("recompute_granularity")
     of_full = [name for name in _FULL_ONLY if name in given]
-    modules = "recompute_modules" in given
-    kinds = (bool(of_full) or granularity == "full", modules or granularity == "selective", granularity == "none")
-    if sum(kinds) > 1 or ("recompute" in given and len(given) > 1):
-        options = " contradicts ".join(f"--{name} {value}" for name, value in given.items())
-        raise BadRequestError(options, remedy="give one of them, or those of one kind of recompute")
+    kinds = {
+        "whole": ["recompute"] * ("recompute" in given),
+        "selective": ["recompute_modules"] * ("recompute_modules" in given),
+        "none": [],
+        "full": [*of_full],
+    }
+    if granularity:
+        kinds[granularity].append("recompute_granularity")
+    texts = [" and ".join(f"--{name} {given[name]}" for name in names) for names in kinds.values() if names]
+    if len(texts) > 1:
+        message = f"{texts[0]} cannot be given together with {' and '.join(texts[1:])}"
+        raise BadRequestError(message, remedy="give those of one kind of recompute")
     remedy = "as in --recompute full:uniform:1"
     for name in ("recompute_method", "recompute_num_layers"):
         if granularity == "full" and name not in given:

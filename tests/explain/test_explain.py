@@ -20,6 +20,7 @@ def test_a_run_is_compared_with_another_run(mbr_perf, run, tmp_path):
     run("20260102T030405Z-b", seconds=2.5)
     done = mbr_perf("explain", ours, "20260102T030405Z-b", "--results_dir", tmp_path / "results")
     assert " 1. another driver" in done.out.splitlines()
+    assert "likeliest cause: " not in done.out.partition("\n")[0]  # a driver explains no 20 %
     assert "    driver_version: 570.1, reference: 550.54.15" in done.out.splitlines()
 
 

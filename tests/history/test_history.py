@@ -129,7 +129,8 @@ def test_runs_that_do_not_count_are_named_with_the_reason(ask, results, make_kep
 def test_no_history_names_who_writes_it(mbr_perf, tmp_path):
     answer = mbr_perf("history", "--results_dir", tmp_path)
     assert answer.code == 0 and "history add RUN" in answer.out
-    assert mbr_perf("history", "x", "--results_dir", tmp_path).code == 2
+    named = mbr_perf("history", "x", "--results_dir", tmp_path)
+    assert (named.code, "history add RUN" in named.err, "known: ;" in named.err) == (2, True, False)
 
 
 def test_a_run_from_the_future_counts_for_nothing(ask, results):

@@ -54,6 +54,12 @@ def test_a_log_becomes_a_run_of_its_ranks_with_its_origin(imported, results, tmp
     assert document["metrics"]["peak_device_bytes"] is None
 
 
+def test_settings_that_a_rule_refuses_are_imported_with_a_note_of_the_rule(imported, results):
+    _, document = imported(job_log(TABLE[1]), "--recompute", "moe")
+    (note,) = (note for note in read_run(document["run_id"], results).notes if note.startswith("rules refuse"))
+    assert re.search(r"settings: [A-Z]+-?\w*; check", note)
+
+
 def test_the_memory_of_a_single_rank_is_not_the_peak_of_the_job(imported):
     text = "\n".join(line for line in job_log(TABLE[1]).splitlines() if "[Rank " not in line or "[Rank 0]" in line)
     _, document = imported(text, "--recompute", "mlp")

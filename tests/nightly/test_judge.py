@@ -140,6 +140,14 @@ def test_a_night_that_judged_no_time_says_so_in_its_first_line(material):
     assert ["golden promote" in line for line in first_lines] == [True, False, True]
 
 
+def test_a_golden_without_throughput_is_named_before_a_case_without_a_golden(material):
+    without = replace(material("a"), golden=GoldenSearch(None, None, "no golden at h100/a.json"))
+    found = material("b")
+    stored = found.golden.golden.model_copy(update={"metrics": {}})
+    blind = replace(found, golden=replace(found.golden, golden=stored))
+    assert "no time judged in 2 of 2 cases: b: the golden has no throughput" in answer(judge([without, blind]))
+
+
 def test_an_accident_of_one_case_makes_the_first_bad_night_of_another_yellow(material, make_kept):
     slow, calm = material("slow", 1.1), material("calm")
     spec = calm.planned.spec

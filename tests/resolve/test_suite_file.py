@@ -115,7 +115,7 @@ def test_without_defaults_a_case_runs_once_and_needs_a_golden(tmp_path):
         ("model_recipe_name: llama3_8b, c", "model_recipe_name: llama3_8, c",
          ":12: cases[0].request.model_recipe_name: ", "'llama3_8'", "'llama3_8b'"),
         ("model_recipe_name: llama3_8b, c", "c", ":12: cases[0].request.model_recipe_name: missing"),
-        ("recompute_method: block", "recompute_modules: mlp", "--recompute_modules mlp contradicts"),
+        ("recompute_method: block", "recompute_modules: mlp", "--recompute_modules mlp cannot"),
         ('until: "2027-01-31"', 'until: "31.1.2027"', ":25: cases[1].expected.until: ", "'31.1.2027'"),
         ("reason: the new allocator", 'reason: ""', ":25: cases[1].expected.reason: "),
         ('[none, "mlp,core_attn", "full:uniform:1"]', "[]", ":27: cases[2].request.recompute: "),
