@@ -57,7 +57,11 @@ def outlook_page(plan: NightPlan, cases: tuple[CaseOutlook, ...]) -> Page:
     """Return the table of `nightly --dryrun`, and below it which cases do not run, or cannot be judged, and why."""
     able = [item for item in cases if not item.case.refused]
     refused = (f"{item.case.name}: refused: {item.case.refused}" for item in cases if item.case.refused)
-    unjudged = (f"{item.case.name}: inconclusive: {item.no_golden}" for item in able if _is_unusable(item))
+    unusable = [item for item in able if _is_unusable(item)]
+    absent = sum(_golden(item) == "no" for item in unusable)
+    unjudged = [f"{item.case.name}: inconclusive: {item.no_golden}" for item in unusable if _golden(item) != "no"]
+    if absent:
+        unjudged.append(f"{counted(absent, 'golden')} absent: inconclusive until you promote a night's values")
     pairs = (plan.no_pairs, GAP) if plan.no_pairs else ()  # as in line 1 of the night itself
     blocks = (*pairs, tabled(able, _COLUMNS), GAP, listing((*refused, *unjudged)))
     notes = tuple(note for note in plan.notes if note != plan.no_pairs)

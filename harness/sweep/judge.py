@@ -88,8 +88,8 @@ def recommend(cells: Sequence[CellVerdict], times: Times, margin: float) -> Reco
     use = _leanest(tied)
     if not limits and _cost(use)[0] > _cost(fastest)[0] * (1 + times.threshold):
         more = max(MIN_RUNS, 2 * max(len(use.costs_s), len(fastest.costs_s)))
-        why = f"no memory limit is known; repeat each cell {more} times (--repeats {more}), or set a --memory_limit"
-        return Recommendation(None, why, names, times.noise(tied))
+        why = f"{len(tied)} settings are equally fast, and no memory limit is known; repeat each cell {more} times"
+        return Recommendation(None, f"{why} (--repeats {more}), or set a --memory_limit", names, times.noise(tied))
     why = f"{len(tied)} of {among} are equally fast, and none of them takes less memory"
     return Recommendation(use.name, why, names, times.noise(tied))
 
