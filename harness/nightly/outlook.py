@@ -58,9 +58,9 @@ def outlook_page(plan: NightPlan, cases: tuple[CaseOutlook, ...]) -> Page:
     able = [item for item in cases if not item.case.refused]
     refused = (f"{item.case.name}: refused: {item.case.refused}" for item in cases if item.case.refused)
     unusable = [item for item in able if _is_unusable(item)]
-    absent = sum(_golden(item) == "no" for item in unusable)
-    unjudged = [f"{item.case.name}: inconclusive: {item.no_golden}" for item in unusable if _golden(item) != "no"]
-    if absent:
+    own = [item for item in unusable if not item.no_golden.endswith("does not exist")]
+    unjudged = [f"{item.case.name}: inconclusive: {item.no_golden}" for item in own]
+    if absent := len(unusable) - len(own):
         unjudged.append(f"{counted(absent, 'golden')} absent: inconclusive until you promote a night's values")
     pairs = (plan.no_pairs, GAP) if plan.no_pairs else ()  # as in line 1 of the night itself
     blocks = (*pairs, tabled(able, _COLUMNS), GAP, listing((*refused, *unjudged)))

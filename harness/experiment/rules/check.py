@@ -1,8 +1,8 @@
 """Judges a situation by all rules."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 
-from harness.errors import BadRequestError, raise_all
+from harness.errors import BadRequestError, closest, raise_all
 from harness.experiment.effective import settled_implementation
 from harness.experiment.experiment import ExperimentSpec, OffloadSpec
 from harness.experiment.recompute import FullRecompute, policy_of_layer
@@ -75,8 +75,7 @@ def check(
     ``force`` names errors to override; BadRequestError for an unknown id.
     """
     known = {rule.id for rule in RULES}
-    remedy = "`mbr-perf check` names the violated rules; `mbr-perf rules list` prints all"
-    raise_all([BadRequestError(f"--force {name}: no such rule", remedy=remedy) for name in sorted(force - known)])
+    raise_all([_unknown(name, known) for name in sorted(force - known)])
     findings = [
         finding
         for each in _each_setting(spec)
@@ -104,6 +103,12 @@ def _each_setting(spec: ExperimentSpec) -> Iterator[ExperimentSpec]:
             policy = full if setting == FULL else policy_of_layer(setting)
             yield spec.model_copy(update={"recompute": policy})
     yield spec
+
+
+def _unknown(name: str, known: Set[str]) -> BadRequestError:
+    near = " or ".join(closest(name.upper(), sorted(known), 3))
+    hint = f"did you mean {near}? " if near else ""
+    return BadRequestError(f"--force {name}: no such rule", remedy=f"{hint}`mbr-perf rules list` prints all")
 
 
 def _noted(finding: Finding, launcher: Launcher) -> Finding:
