@@ -24,15 +24,14 @@ def tell(error: HarnessError, arguments: Sequence[str]) -> None:
     found = [_with_commands(each, arguments) for each in problems]
     choices = problems[-1].choices if problems else ()
     error = ManyProblemsError(found) if len(found) > 1 else [error, *found][-1]
-    told: Sequence[HarnessError] = found or (error,)
+    shown: Sequence[HarnessError] = found or (error,)
     if "--json" in arguments:
         from harness.show import json
 
-        legal, rows = choices[0] if len(choices) == 1 else (), [*map(_texts, told)]
-        json.answer(
-            json.ErrorDocument.of(**_texts(error), errors=rows, legal_with=legal, exit_code=int(error.exit_code))
-        )
-    for problem in told:
+        texts, code = _texts(error), int(error.exit_code)
+        legal = choices[0] if len(choices) == 1 else ()
+        json.answer(json.ErrorDocument.of(**texts, errors=[*map(_texts, shown)], legal_with=legal, exit_code=code))
+    for problem in shown:
         short = _LONG_WORD.sub(lambda word: f"{word[1]}... ({len(word[0])} characters)", str(problem))
         print(f"error: {visible(redact_shapes(short))}", file=sys.stderr)
 

@@ -130,7 +130,7 @@ class WarmTracers:
             return answer.read_bytes()
 
     def _process(self, implementation: Implementation) -> tuple["subprocess.Popen[bytes]", IO[str]]:
-        """Return the process, and what it writes to stderr."""
+        """Return the process, and the file of its stderr; both are closed with ``_open``."""
         with self._starting:
             if implementation not in self._processes:
                 command = (self.host.python, "-m", "harness.engine.warm_trace", implementation)

@@ -101,8 +101,8 @@ def test_a_probe_alone_calibrates_and_plans_say_so(mbr_perf, tmp_path, monkeypat
     assert {name: kept[name] for name in expected} == expected
     slow = probe.model_copy(update={"constants": TRUE | {"gemm_bf16": 0.4}})
     (tmp_path / "probe.json").write_text(slow.model_dump_json())
-    told = mbr_perf("plan", "--calibrate", tmp_path / "probe.json", "--out", out).out
-    assert ("Doubt: gemm_bf16 0.4 " in told, "Doubt: memory" in told) == (True, False)
+    answer = mbr_perf("plan", "--calibrate", tmp_path / "probe.json", "--out", out).out
+    assert ("Doubt: gemm_bf16 0.4 " in answer, "Doubt: memory" in answer) == (True, False)
 
 
 @pytest.mark.parametrize(("gpu", "kind", "whose"), [
